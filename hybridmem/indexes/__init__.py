@@ -1,0 +1,1 @@
+"""Indexes: each follows a store's changes and answers searches."""

@@ -1,0 +1,1 @@
+"""Stores: the truth that every index follows."""

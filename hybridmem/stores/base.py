@@ -1,0 +1,98 @@
+"""What every store can do. SQLite, PostgreSQL and Markdown keep the same promises (one conformance suite)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from hybridmem.indexes.base import Change
+from hybridmem.types import Edge, Entry, Memory
+
+__all__ = ["Progress", "Store", "Version", "View"]
+
+Progress = Callable[[int, int | None], None]
+"""Called with (done, total); total is None when it is not known."""
+
+
+class View(NamedTuple):
+    """Which memories are visible: one namespace, now or as of a moment, with or without the superseded ones."""
+
+    namespace: str = ""
+    as_of: float | None = None
+    superseded: bool = False
+
+
+class Version(NamedTuple):
+    """One entry of a memory's history: what was written, when (epoch seconds), and whether it was a deletion."""
+
+    seq: int
+    at: float
+    memory: Memory
+    deleted: bool = False
+
+
+class Store(Protocol):
+    """The log of memories. Every write gets the next `seq`; nothing is rewritten out of the history.
+
+    Writes are atomic per call and durable when the call returns. All methods are safe to call from any thread.
+    """
+
+    # --- writing
+    def put(
+        self,
+        memories: Sequence[Memory],
+        /,
+        *,
+        namespace: str = "",
+        vectors: Sequence[Any] | None = None,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one."""
+        ...
+
+    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
+    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None: ...
+    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int: ...
+    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...
+    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float: ...
+    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int: ...
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None: ...
+
+    # --- reading
+    def get(self, ids: Sequence[str], /, *, view: View) -> list[Memory | None]: ...
+    def list(
+        self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
+    ) -> Iterator[Memory]: ...
+    def ids(self, *, view: View, filter: Any = None) -> Set[str]: ...
+    def count(self, *, view: View) -> int: ...
+    def history(self, id: str, /, *, namespace: str = "") -> list[Version]: ...
+    def edges(self, *, view: View) -> list[Edge]: ...
+    def entries(self, *, view: View) -> list[Entry]: ...
+    def vectors(self, ids: Sequence[str], /, *, view: View) -> list[Any]: ...
+    def namespaces(self) -> list[str]: ...
+    def last_seq(self) -> int:
+        """The newest seq of the whole store: one cheap read, so that an index knows whether it is behind."""
+        ...
+
+    def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
+        """The view's changes after `since`, oldest first. From 0: the state as it stands, without superseded steps.
+
+        `Change.memory` is None for a memory that left the view (deleted, or superseded and now hidden).
+        Vectors are read only when asked for.
+        """
+        ...
+
+    # --- side tables
+    def get_meta(self, key: str, /) -> str | None: ...
+    def set_meta(self, key: str, value: str, /) -> None: ...
+    def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None: ...
+    def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None: ...
+
+    # --- upkeep
+    def check(self) -> list[str]: ...
+    def backup(self, path: str | Path, /) -> None: ...
+    def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]: ...
+    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int: ...
+    def close(self) -> None: ...
