@@ -1,0 +1,134 @@
+"""Retrieval metrics as pure functions on columns: one row per case, one column per rank.
+
+```
+recall@k = relevant in the first k / relevant at all          hit@k = 1 when recall@k > 0
+mrr@k    = 1 / rank of the first relevant one, 0 beyond k     ndcg@k = DCG / DCG of the best order possible
+DCG      = Σ grade / log2(rank + 1)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridmem.errors import ConfigError
+
+__all__ = ["Interval", "Judged", "bootstrap_means", "hit", "interval", "judge", "metric", "mrr", "ndcg", "recall"]
+
+Floats = NDArray[np.float64]
+
+_CHUNK = 4_000_000
+"""Resampled cells held at once: bounds the memory of a bootstrap over very many cases."""
+
+
+class Judged(NamedTuple):
+    """Lists after judging: the grade at each rank, the grades of the best order, and how many are relevant."""
+
+    grades: Floats
+    ideal: Floats
+    relevant: Floats
+
+
+class Interval(NamedTuple):
+    """A mean with the bounds between which it stays when the cases are drawn again."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether zero lies outside."""
+        return self.low > 0.0 or self.high < 0.0
+
+
+def judge(lists: Sequence[Sequence[str]], relevant: Sequence[Mapping[str, float]], *, depth: int) -> Judged:
+    """Look each id up among the case's relevant ones; a repeated id counts once, at its first place.
+
+    >>> judge([["b", "a"]], [{"a": 2.0, "c": 1.0}], depth=3).grades.tolist()
+    [[0.0, 2.0, 0.0]]
+    """
+    if len(lists) != len(relevant):
+        raise ConfigError(f"{len(lists)} lists for {len(relevant)} cases: the counts must be equal")
+    grades = np.zeros((len(lists), depth))
+    ideal = np.zeros((len(lists), depth))
+    counts = np.zeros(len(lists))
+    for row, (ids, grade_of) in enumerate(zip(lists, relevant, strict=True)):
+        best = sorted((grade for grade in grade_of.values() if grade > 0.0), reverse=True)
+        counts[row] = len(best)
+        ideal[row, : len(best)] = best[:depth]
+        for rank, key in enumerate(list(dict.fromkeys(ids))[:depth]):
+            grades[row, rank] = max(0.0, grade_of.get(key, 0.0))
+    return Judged(grades, ideal, counts)
+
+
+def recall(judged: Judged, k: int) -> Floats:
+    """The share of the relevant ones among the first k, per case; 0 where nothing is relevant."""
+    found: Floats = (judged.grades[:, :k] > 0.0).sum(axis=1) / np.maximum(judged.relevant, 1.0)
+    return found
+
+
+def hit(judged: Judged, k: int) -> Floats:
+    """1.0 where at least one of the first k is relevant."""
+    return (judged.grades[:, :k] > 0.0).any(axis=1).astype(np.float64)
+
+
+def mrr(judged: Judged, k: int) -> Floats:
+    """The reciprocal rank of the first relevant one among the first k, 0 where there is none."""
+    found = judged.grades[:, :k] > 0.0
+    first: Floats = np.where(found.any(axis=1), 1.0 / (found.argmax(axis=1) + 1.0), 0.0)
+    return first
+
+
+def ndcg(judged: Judged, k: int) -> Floats:
+    """Discounted gain over that of the best order, as trec_eval counts it: linear grades, log2(rank + 1)."""
+    discount = 1.0 / np.log2(np.arange(2, min(k, judged.grades.shape[1]) + 2))
+    best = judged.ideal[:, :k] @ discount
+    return np.divide(judged.grades[:, :k] @ discount, best, out=np.zeros(len(best)), where=best > 0.0)
+
+
+_METRICS: dict[str, Callable[[Judged, int], Floats]] = {"recall": recall, "hit": hit, "mrr": mrr, "ndcg": ndcg}
+
+
+def metric(name: str) -> tuple[Callable[[Judged, int], Floats], int]:
+    """The function and the k behind a name such as "recall@10".
+
+    >>> metric("ndcg@10")[1]
+    10
+    """
+    kind, _, depth = name.partition("@")
+    if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:
+        raise ConfigError(f"metric {name!r}: must be one of {', '.join(_METRICS)} with a depth, such as recall@10")
+    return _METRICS[kind], int(depth)
+
+
+def bootstrap_means(values: NDArray[Any], *, resamples: int = 2000, seed: int = 0) -> Floats:
+    """The mean of each column over cases drawn again and again: (resamples, columns).
+
+    All columns share each draw, so the difference of two columns is a paired comparison.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    cases = len(table)
+    if cases == 0:
+        raise ConfigError("no cases: a bootstrap needs at least one")
+    rng = np.random.default_rng(seed)
+    means = np.empty((resamples, table.shape[1]))
+    step = max(1, _CHUNK // cases)
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
+        drawn = rng.integers(0, cases, (rows, cases)) + np.arange(rows)[:, None] * cases
+        counts = np.bincount(drawn.ravel(), minlength=rows * cases).reshape(rows, cases)
+        means[start : start + rows] = counts @ table / cases
+    return means
+
+
+def interval(values: NDArray[Any], *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
+    """The mean of one column with its percentile bootstrap interval; give differences for a paired comparison."""
+    drawn = bootstrap_means(values, resamples=resamples, seed=seed)[:, 0]
+    low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return Interval(float(np.mean(values)), float(low), float(high))
