@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -173,8 +173,11 @@ class Context:
     lists: Sequence[ArmList] = ()
     k: int | None = None
     graph: Graph | None = None
+    contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
+    """Which of these keys contradict each other; None: each item's own `contradicts` field tells."""
     trace: Trace | None = None
     degraded: bool = False
+    """Every arm was gated empty and the fallback arm's ungated list was used instead."""
 
 
 Stage = Callable[[Ranking, Context], Ranking]

@@ -1,0 +1,285 @@
+"""Fusion: many ranked lists in, one ranking out. Pure functions of lists, clock and recipe; no I/O here.
+
+| step | takes | gives |
+|---|---|---|
+| gate | each arm's list with raw scores | the same lists without what is below the floor |
+| merge | the gated lists | one ranking, `score = Σ wᵢ · shareᵢ` |
+| stages | a ranking | a ranking: spread, dedup, boost, extra, conflicts, rerank, diversity, pack |
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Literal, get_args
+
+from hybridmem.errors import ConfigError
+from hybridmem.explain import Trace
+from hybridmem.stages import (
+    Competition,
+    Conflicts,
+    Diversity,
+    HalfLife,
+    Pack,
+    QualityGate,
+    Rerank,
+    SourceDedup,
+    Spread,
+    stage_name,
+)
+from hybridmem.types import ArmList, Context, Graph, Ranking, Reader, Stage
+
+__all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
+
+Mode = Literal["rrf", "relative", "distribution", "convex"]
+MODES: tuple[str, ...] = get_args(Mode)
+CONVEX_WEIGHTS = {"vector": 0.7, "bm25": 0.3}
+
+
+def weighted_rrf(
+    lists: Sequence[Sequence[str]], /, *, weights: Sequence[float] | None = None, c: float = 60
+) -> list[tuple[str, float]]:
+    """Fuse lists of keys by Σ wᵢ / (c + rankᵢ), ranks from 1; a list without the key adds 0.
+
+    Weights are taken as they are (1 each when omitted). Ties: best single rank, then key. A key that stands twice
+    in one list counts once, at its best rank. The order of the lists does not matter.
+
+    >>> [key for key, _ in weighted_rrf([["A", "D", "B", "E", "C"], ["B", "A", "F", "C", "D"]])]
+    ['A', 'B', 'D', 'C', 'F', 'E']
+    """
+    used = [1.0] * len(lists) if weights is None else list(weights)
+    if len(used) != len(lists):
+        raise ConfigError(f"{len(used)} weights for {len(lists)} lists: give one weight for each list")
+    shares = [_rank_shares(len(keys), weight, c) for keys, weight in zip(lists, used, strict=True)]
+    scores = merge(lists, shares)
+    return [(key, scores[key]) for key in sorted(scores, key=scores.__getitem__, reverse=True)]
+
+
+def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
+    """Add up each key's shares over the lists; keys come in the order of their best rank, then by key.
+
+    That order is what breaks ties when the result is sorted stably by score. Sums are exact (`math.fsum`), so the
+    order of the lists cannot change a score.
+    """
+    maps = [_first(keys, share) for keys, share in zip(columns, shares, strict=True)]
+    order = _by_best_rank(columns)
+    if len(maps) == 2:  # noqa: PLR2004  a + b is exact enough: it commutes
+        a, b = maps[0].get, maps[1].get
+        return {key: a(key, 0.0) + b(key, 0.0) for key in order}
+    return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
+
+
+def _first(keys: Sequence[str], shares: Sequence[float]) -> dict[str, float]:
+    """Each key with the share of its first (best) place."""
+    found = dict(zip(keys, shares, strict=True))
+    if len(found) != len(keys):
+        found = dict(zip(reversed(keys), reversed(shares), strict=True))
+    return found
+
+
+def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Distinct keys, by the best place they have in any list, then by key."""
+    left = [keys for keys in columns if keys]
+    levels: list[Sequence[str]] = []
+    done = 0
+    while left:
+        upto = min(map(len, left))
+        if len(left) == 1:
+            levels.append(left[0][done:])
+        elif len(left) == 2:  # noqa: PLR2004
+            one, two = left
+            levels += [(a, b) if a < b else (b, a) for a, b in zip(one[done:upto], two[done:upto], strict=True)]
+        else:
+            levels += [sorted(level) for level in zip(*(keys[done:upto] for keys in left), strict=True)]
+        left = [keys for keys in left if len(keys) > upto]
+        done = upto
+    return list(dict.fromkeys(chain.from_iterable(levels)))
+
+
+@lru_cache(maxsize=512)
+def _rank_shares(n: int, weight: float, c: float) -> list[float]:
+    return [weight / (c + rank) for rank in range(1, n + 1)]
+
+
+def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float] | None) -> list[float]:
+    """One weight an arm, summing to 1. Omitted weights are equal; a mapping names its arms."""
+    if isinstance(weights, Mapping):
+        unknown = [name for name in weights if name not in names]
+        if unknown:
+            raise ConfigError(f"weights name unknown arm {unknown[0]!r}: the arms are {', '.join(map(repr, names))}")
+        given = [float(weights.get(name, 0.0)) for name in names]
+    elif weights is None:
+        given = [1.0] * len(names)
+    else:
+        given = [float(w) for w in weights]
+    if len(given) != len(names):
+        raise ConfigError(f"{len(given)} weights for {len(names)} arms: give one weight for each arm")
+    for weight in given:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ConfigError(f"weight {weight!r} is not allowed: weights are finite numbers from 0 up")
+    total = math.fsum(given)
+    if names and total <= 0:
+        raise ConfigError(f"weights {given!r} are all zero: at least one must be greater than zero")
+    return [weight / total for weight in given]
+
+
+def _scores_or_ranks(arm: ArmList) -> Sequence[float]:
+    """The arm's raw scores; for an arm that has none, its ranks as evenly falling numbers from 1 to 1/n."""
+    if arm.scores is not None:
+        return arm.scores
+    n = len(arm.items)
+    return [1.0 - rank / n for rank in range(n)]
+
+
+def _relative(scores: Sequence[float]) -> list[float]:
+    """Min–max: (s − min) / (max − min), all 1 when they are equal."""
+    low, high = min(scores), max(scores)
+    span = high - low
+    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
+
+
+def _distribution(scores: Sequence[float]) -> list[float]:
+    """Distribution-based: s placed between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when they are equal."""
+    mean = math.fsum(scores) / len(scores)
+    sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
+    if sigma == 0:
+        return [1.0] * len(scores)
+    return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
+
+
+def _convex(scores: Sequence[float]) -> list[float]:
+    """Max-norm: s / max, cut at 0, so that a weak list does not pretend that its worst hit is worthless."""
+    high = max(scores)
+    return [max(0.0, s / high) for s in scores] if high > 0 else [0.0] * len(scores)
+
+
+_NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
+    "relative": _relative,
+    "distribution": _distribution,
+    "convex": _convex,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """A recipe: which mode and weights merge the arms, and which stages follow, in this order.
+
+    gate → merge (mode, weights, c) → spread → dedup → boost → extra → conflicts → rerank → diversity → pack to k
+
+    >>> Fusion(weights={"bm25": 0.6, "vector": 0.4}, boost=HalfLife(strength=0.05)).mode
+    'rrf'
+    """
+
+    mode: Mode = "rrf"
+    weights: Mapping[str, float] | tuple[float, ...] | None = None
+    c: float = 60
+    depth: int | None = None
+    """How many hits each arm is asked for; None: enough to fill k after dedup."""
+    gate: QualityGate | None = None
+    spread: Spread | None = None
+    dedup: SourceDedup | None = None
+    boost: HalfLife | Competition | None = None
+    extra: tuple[Stage, ...] = ()
+    conflicts: Conflicts | None = None
+    rerank: Rerank | None = None
+    diversity: Diversity | None = None
+    pack: Pack | None = None
+    _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode {self.mode!r} is not known: the modes are {', '.join(MODES)}")
+        if not (math.isfinite(self.c) and self.c >= 0):
+            raise ConfigError(f"c = {self.c!r} is not allowed: c is a finite number from 0 up")
+        if self.depth is not None and self.depth < 1:
+            raise ConfigError(f"depth = {self.depth!r} is not allowed: an arm is asked for at least 1 hit")
+        if isinstance(self.weights, Mapping):
+            normalise_weights(list(self.weights), self.weights)
+        elif self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))
+            normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
+        slots = (self.spread, self.dedup, self.boost, *self.extra, self.conflicts, self.rerank, self.diversity)
+        object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
+
+    def weights_for(self, names: Sequence[str]) -> list[float]:
+        """Each arm's weight, summing to 1; `convex` without weights is 0.7 vector / 0.3 BM25."""
+        weights = self.weights
+        if weights is None and self.mode == "convex" and set(names) == set(CONVEX_WEIGHTS):
+            weights = CONVEX_WEIGHTS
+        return normalise_weights(names, weights)
+
+    def depth_for(self, k: int | None) -> int:
+        """How many hits to ask of each arm so that k results survive the stages."""
+        if self.depth is not None:
+            return max(self.depth, k or 0)
+        wide = self.dedup or self.boost or self.gate or self.spread or self.rerank or self.diversity or self.extra
+        return max(4 * k if wide else k, 20) if k else 100
+
+    def run(
+        self,
+        lists: Sequence[ArmList],
+        /,
+        *,
+        reader: Reader,
+        query: str = "",
+        now: float | None = None,
+        k: int | None = None,
+        graph: Graph | None = None,
+        contradictions: Callable[[Sequence[str]], Any] | None = None,
+        trace: Trace | None = None,
+    ) -> Ranking:
+        """Rank the union of the lists. The same lists, clock and recipe give the same ranking, always."""
+        if k is not None and k < 1:
+            raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
+        context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
+        if self.gate is not None:
+            context.lists = lists = self.gate.apply(lists, context)
+        ranking = self._merge(lists, context)
+        stages = self._stages
+        if self.pack is not None or k is not None:
+            stages = (*stages, self.pack or _PACK)
+        for stage in stages:
+            after = stage(ranking, context)
+            if trace is not None:
+                trace.step(stage_name(stage), ranking, after)
+            ranking = after
+        return ranking
+
+    def ceiling(self) -> float:
+        """The best score possible: first in every arm, fresh, and so on through every stage that can raise it."""
+        best = 1.0 / (self.c + 1) if self.mode == "rrf" else 1.0
+        for stage in self._stages:
+            raised = getattr(stage, "ceiling", None)
+            if raised is not None:
+                best = raised(best)
+        return best
+
+    def share(self, score: float, /) -> float:
+        """A score as people see it: its share of the best score possible, in (0, 1]."""
+        return min(1.0, max(1e-9, score / self.ceiling()))
+
+    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+        used = [arm for arm in lists if arm.items]
+        weights = dict(zip([a.name for a in lists], self.weights_for([a.name for a in lists]), strict=True))
+        keys_of = context.reader.keys
+        columns = [keys_of(arm.items) for arm in used]
+        if self.mode == "rrf":
+            shares = [_rank_shares(len(arm.items), weights[arm.name], self.c) for arm in used]
+        else:
+            norm = _NORMALISERS[self.mode]
+            shares = [[weights[a.name] * x for x in norm(_scores_or_ranks(a))] for a in used]
+        scores = merge(columns, shares)
+        if context.trace is not None:
+            context.trace.merged(used, columns, shares)
+        items: dict[str, Any] = {}
+        for arm, keys in zip(reversed(used), reversed(columns), strict=True):
+            items.update(zip(reversed(keys), reversed(arm.items), strict=True))
+        order = sorted(scores, key=scores.__getitem__, reverse=True)
+        return Ranking(order, [items[key] for key in order], [scores[key] for key in order])
+
+
+_PACK = Pack()

@@ -1,0 +1,37 @@
+"""The stages of a fusion: small frozen values, each a pure function of (ranking, context).
+
+| stage | reads of each item | changes |
+|---|---|---|
+| `QualityGate` | the arm's raw score | what enters the merge |
+| `Spread` | the graph | adds λ · what neighbours bring |
+| `SourceDedup` | source_id | keeps the best of each source |
+| `HalfLife` | updated_at | score · (1 + strength · 0.5^(age / half_life)) |
+| `Competition` | last_accessed, strength, confidence, status | 0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence |
+| `Conflicts` | contradicts | the weaker of two that contradict · 0.3 |
+| `Rerank` | text | the order of the top |
+| `Diversity` | vector or text | the order, by maximal marginal relevance |
+| `Pack` | text | the length: k results or a token budget |
+
+Any function `(ranking, context) -> ranking` is a stage too.
+"""
+
+from hybridmem.stages.base import reorder, stage_name
+from hybridmem.stages.boost import Competition, Conflicts, HalfLife
+from hybridmem.stages.dedup import SourceDedup
+from hybridmem.stages.gate import QualityGate
+from hybridmem.stages.spread import Spread
+from hybridmem.stages.top import Diversity, Pack, Rerank
+
+__all__ = [
+    "Competition",
+    "Conflicts",
+    "Diversity",
+    "HalfLife",
+    "Pack",
+    "QualityGate",
+    "Rerank",
+    "SourceDedup",
+    "Spread",
+    "reorder",
+    "stage_name",
+]

@@ -1,0 +1,245 @@
+"""Time and standing: the half-life boost, its bound, competition scoring, and conflicts."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.stages.base import reorder
+from hybridmem.times import epoch
+from hybridmem.types import Context, Ranking
+
+__all__ = ["Competition", "Conflicts", "HalfLife", "bounded"]
+
+DAY = 86_400.0
+STATUS_FACTOR: Mapping[str, float] = {"active": 1.0, "superseded": 0.5, "contradicted": 0.3}
+RECENCY_RATE = 0.05
+CONFLICT_FACTOR = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfLife:
+    """score · (1 + strength · 0.5^(age / half_life)): fresh counts most, old loses nothing.
+
+    At strength 1 a fresh item gets ×2, one half-life old ×1.5. A future date counts as now; a missing or unreadable
+    date is neutral (×1). Where questions are not about recency a large strength ruins the ranking, because in RRF
+    neighbouring ranks differ by little: 0.05 costs nothing; `max_shift=m` lets no item move more than m places.
+    """
+
+    half_life: float | timedelta = 30.0
+    """Days, or a timedelta."""
+    strength: float = 1.0
+    field: str = "updated_at"
+    max_shift: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.half_life, timedelta):
+            object.__setattr__(self, "half_life", self.half_life.total_seconds() / DAY)
+        if not (math.isfinite(self._days) and self._days > 0):
+            raise ConfigError(f"half_life = {self.half_life!r} is not allowed: a number of days above 0")
+        if not (math.isfinite(self.strength) and self.strength >= 0):
+            raise ConfigError(f"strength = {self.strength!r} is not allowed: a finite number from 0 up")
+        if self.max_shift is not None and self.max_shift < 0:
+            raise ConfigError(f"max_shift = {self.max_shift!r} is not allowed: a number of places from 0 up")
+
+    @property
+    def _days(self) -> float:
+        return float(self.half_life)  # type: ignore[arg-type]
+
+    def ceiling(self, best: float) -> float:
+        """The best score possible after the boost: a fresh one."""
+        return best * (1 + self.strength)
+
+    def factor(self, age: float) -> float:
+        """The boost for an age in seconds."""
+        return 1 + self.strength * 0.5 ** (max(age, 0.0) / (self._days * DAY))
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        now, strength = context.now, self.strength
+        rate = -1.0 / (self._days * DAY)
+        read = epoch
+        scores: list[float] = []
+        add = scores.append
+        for score, value in zip(ranking.scores, context.reader.column(ranking.items, self.field), strict=True):
+            when = value if type(value) is float and value < 1e11 else read(value)  # noqa: PLR2004  seconds already
+            if when is None or when != when:  # noqa: PLR0124  NaN
+                add(score)
+            elif when >= now:
+                add(score * (1 + strength))
+            else:
+                add(score * (1 + strength * 2.0 ** ((now - when) * rate)))
+        if context.trace is not None:
+            self._tell(ranking, context)
+        if self.max_shift is not None:
+            return bounded(ranking, scores, places=self.max_shift)
+        return reorder(ranking, scores)
+
+    def _tell(self, ranking: Ranking, context: Context) -> None:
+        trace = context.trace
+        if trace is None:
+            return
+        values = context.reader.column(ranking.items, self.field)
+        for key, value in zip(ranking.keys, values, strict=True):
+            when = epoch(value)
+            if when is None:
+                what = f"no {self.field}" if value is None else f"{self.field} {value!r} is not a date"
+                trace.say("halflife", key, f"×1 ({what}: neutral)")
+            else:
+                age = max(0.0, context.now - when)
+                trace.say("halflife", key, f"×{self.factor(age):.4g} for age {age / DAY:.4g} days")
+
+
+def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ranking:
+    """The order nearest to the new scores in which no item stands more than `places` from where it stood.
+
+    Position by position: the item whose last chance this is, else the best-scored of those that may stand here.
+    Scores are cut so that they never rise down the list.
+    """
+    size = len(scores)
+    placed = [False] * size
+    ready: list[tuple[float, int]] = []
+    order: list[int] = []
+    upto = 0
+    for position in range(size):
+        while upto < size and upto <= position + places:
+            heapq.heappush(ready, (-scores[upto], upto))
+            upto += 1
+        due = position - places
+        if due >= 0 and not placed[due]:
+            chosen = due
+        else:
+            chosen = heapq.heappop(ready)[1]
+            while placed[chosen]:
+                chosen = heapq.heappop(ready)[1]
+        placed[chosen] = True
+        order.append(chosen)
+    shown: list[float] = []
+    lowest = math.inf
+    for i in order:
+        lowest = min(lowest, scores[i])
+        shown.append(lowest)
+    return Ranking([ranking.keys[i] for i in order], [ranking.items[i] for i in order], shown)
+
+
+def _recency(context: Context, items: Sequence[Any]) -> list[float]:
+    """exp(−0.05 · days since last access); a memory never accessed counts from its last change, or its creation."""
+    columns = [context.reader.column(items, name) for name in ("last_accessed", "updated_at", "created_at")]
+    recency = []
+    for row in zip(*columns, strict=True):
+        when = next((seen for seen in map(epoch, row) if seen is not None), None)
+        days = math.inf if when is None else max(0.0, context.now - when) / DAY
+        recency.append(math.exp(-RECENCY_RATE * days))
+    return recency
+
+
+def _numbers(context: Context, items: Sequence[Any], name: str) -> list[float]:
+    """A numeric column, 1.0 where an item does not have it."""
+    return [1.0 if value is None else float(value) for value in context.reader.column(items, name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Competition:
+    """(0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence) · status factor, instead of the boost.
+
+    activation = score / best score; recency = exp(−0.05 · days since last access); the status factor is 1.0 for
+    active, 0.5 for superseded, 0.3 for contradicted memories.
+    """
+
+    activation: float = 0.5
+    recency: float = 0.2
+    strength: float = 0.2
+    confidence: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("activation", "recency", "strength", "confidence"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"competition {name} = {value!r} is not allowed: a finite share from 0 up")
+
+    def ceiling(self, best: float) -> float:  # noqa: ARG002  what came before is divided out
+        """The best score possible: all four at 1."""
+        return self.activation + self.recency + self.strength + self.confidence
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        if not ranking.keys:
+            return ranking
+        items = ranking.items
+        top = max(ranking.scores)
+        activations = [score / top if top > 0 else 0.0 for score in ranking.scores]
+        recency = _recency(context, items)
+        strength, confidence = (_numbers(context, items, name) for name in ("strength", "confidence"))
+        states = context.reader.column(items, "status")
+        scores = []
+        for i, (key, state) in enumerate(zip(ranking.keys, states, strict=True)):
+            parts = (
+                self.activation * activations[i],
+                self.recency * recency[i],
+                self.strength * strength[i],
+                self.confidence * confidence[i],
+            )
+            factor = STATUS_FACTOR.get(state or "active", 1.0)
+            scores.append(math.fsum(parts) * factor)
+            if context.trace is not None:
+                named = " + ".join(f"{part:.4g} {n}" for part, n in zip(parts, _PARTS, strict=True))
+                context.trace.say("competition", key, f"({named}) × {factor:g} {state or 'active'}")
+        return reorder(ranking, scores)
+
+
+_PARTS = ("activation", "recency", "strength", "confidence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflicts:
+    """Of two results that contradict each other, the one with less strength · confidence · recency gets · 0.3.
+
+    Pairs come from `pairs(keys)`, else from the memory's `contradicts` edges, else from each item's `contradicts`
+    field (a key or a list of keys). Equal standing: the lower-ranked one yields. No item is cut twice.
+    """
+
+    factor: float = CONFLICT_FACTOR
+    pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.factor <= 1:
+            raise ConfigError(f"conflict factor = {self.factor!r} is not allowed: from 0 to 1")
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        find = self.pairs or context.contradictions
+        pairs = find(ranking.keys) if find is not None else self._own(ranking, context)
+        place = {key: i for i, key in enumerate(ranking.keys)}
+        joined = sorted({(min(a, b), max(a, b)) for a, b in pairs if a in place and b in place and a != b})
+        if not joined:
+            return ranking
+        items = ranking.items
+        columns = zip(
+            _recency(context, items),
+            _numbers(context, items, "strength"),
+            _numbers(context, items, "confidence"),
+            strict=True,
+        )
+        standing = [math.prod(row) for row in columns]
+        losers: dict[str, str] = {}
+        for a, b in joined:
+            winner, loser = sorted((a, b), key=lambda key: (-standing[place[key]], place[key]))
+            losers.setdefault(loser, winner)
+        if context.trace is not None:
+            for loser, winner in losers.items():
+                text = f"×{self.factor:g}: contradicted by {winner}"
+                context.trace.say("conflicts", loser, f"{text} ({standing[place[loser]]:.4g} ≤ {standing[place[winner]]:.4g})")
+        rows = zip(ranking.keys, ranking.scores, strict=True)
+        return reorder(ranking, [score * self.factor if key in losers else score for key, score in rows])
+
+    @staticmethod
+    def _own(ranking: Ranking, context: Context) -> list[tuple[str, str]]:
+        column = context.reader.column(ranking.items, "contradicts")
+        return [
+            (key, str(other))
+            for key, value in zip(ranking.keys, column, strict=True)
+            if value is not None
+            for other in ([value] if isinstance(value, str) else value)
+        ]

@@ -1,0 +1,79 @@
+"""Source dedup: one document speaks once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.types import Context, Ranking
+
+__all__ = ["SourceDedup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDedup:
+    """Keep the best-ranked `max_per_source` items of each source; items without a source are never collapsed.
+
+    `key` is a field or metadata key, or a callable from an item to its source.
+    """
+
+    key: str | Callable[[Any], Hashable | None] = "source_id"
+    max_per_source: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_per_source < 1:
+            raise ConfigError(f"max_per_source = {self.max_per_source!r} is not allowed: from 1 up")
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        keys, items, scores = ranking
+        if callable(self.key):
+            sources = list(map(self.key, items))
+        else:
+            sources = context.reader.column(items, self.key)
+        keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
+        if context.trace is not None:
+            self._tell(ranking, sources, set(keep), context)
+        if len(keep) == len(keys):
+            return ranking
+        return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
+
+    @staticmethod
+    def _once(sources: list[Any]) -> list[int]:
+        seen: set[Any] = {None}
+        keep = []
+        for i, source in enumerate(sources):
+            if source not in seen:
+                seen.add(source)
+                keep.append(i)
+            elif source is None:
+                keep.append(i)
+        return keep
+
+    def _some(self, sources: list[Any]) -> list[int]:
+        taken: dict[Any, int] = {}
+        keep = []
+        for i, source in enumerate(sources):
+            if source is not None:
+                taken[source] = taken.get(source, 0) + 1
+                if taken[source] > self.max_per_source:
+                    continue
+            keep.append(i)
+        return keep
+
+    @staticmethod
+    def _tell(ranking: Ranking, sources: list[Any], keep: set[int], context: Context) -> None:
+        trace = context.trace
+        if trace is None:
+            return
+        best: dict[Any, str] = {}
+        for i, source in enumerate(sources):
+            if source is None:
+                continue
+            if i not in keep:
+                trace.drop("dedup", ranking.keys[i], f"collapsed into {best[source]} of source {source}")
+            elif source not in best:
+                best[source] = ranking.keys[i]
+                if sources.count(source) > 1:
+                    trace.say("dedup", ranking.keys[i], f"kept as best of source {source}")

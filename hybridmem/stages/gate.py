@@ -1,0 +1,78 @@
+"""The quality gate: what an arm is not sure of never enters the merge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hybridmem.errors import ConfigError
+from hybridmem.types import ArmList, Context
+
+__all__ = ["QualityGate"]
+
+Floor = float | Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityGate:
+    """Keep a hit when `score ≥ floor` and `score ≥ relative · (the arm's best)`, arm by arm, on raw scores.
+
+    Give one number for every arm or a mapping from arm to number; good starting points are
+    `floor={"bm25": 1.0, "vector": 0.5}`. An arm without scores is not gated. When every arm is empty after gating,
+    the `fallback` arm's ungated list is used and the results are marked degraded: "first" takes the first arm
+    that has anything, a name takes that arm, None returns nothing.
+    """
+
+    floor: Floor = None
+    relative: Floor = None
+    fallback: str | None = "first"
+
+    def __post_init__(self) -> None:
+        for name in ("floor", "relative"):
+            given = getattr(self, name)
+            for value in given.values() if isinstance(given, Mapping) else [given]:
+                if value is not None and not math.isfinite(value):
+                    raise ConfigError(f"gate {name} = {value!r} is not allowed: a floor is a finite number")
+        relative = self.relative.values() if isinstance(self.relative, Mapping) else [self.relative or 0.0]
+        for value in relative:
+            if not 0 <= value <= 1:
+                raise ConfigError(f"gate relative = {value!r} is not allowed: it is a share of the best, from 0 to 1")
+
+    def apply(self, lists: Sequence[ArmList], context: Context) -> list[ArmList]:
+        """The lists without what is below its floor, or the fallback's list alone when nothing is left."""
+        kept = [self._one(arm, context) for arm in lists]
+        if any([arm.items for arm in kept]) or not any([arm.items for arm in lists]):  # noqa: C419  a list is faster
+            return kept
+        context.degraded = True
+        chosen = self._fallback(lists)
+        if context.trace is not None:
+            context.trace.fell_back(chosen)
+        return [arm if arm.name == chosen else none for arm, none in zip(lists, kept, strict=True)]
+
+    def _fallback(self, lists: Sequence[ArmList]) -> str | None:
+        if self.fallback == "first":
+            return next(arm.name for arm in lists if arm.items)
+        return self.fallback
+
+    def bound(self, arm: str, best: float) -> float:
+        """The lowest raw score that passes for this arm when its best hit scores `best`."""
+        absolute = self.floor.get(arm) if isinstance(self.floor, Mapping) else self.floor
+        share = self.relative.get(arm) if isinstance(self.relative, Mapping) else self.relative
+        bound = -math.inf if absolute is None else absolute
+        return bound if share is None else max(bound, share * best)
+
+    def _one(self, arm: ArmList, context: Context) -> ArmList:
+        scores = arm.scores
+        if not scores:
+            return arm
+        bound = self.bound(arm.name, max(scores))
+        if min(scores) >= bound:
+            return arm
+        if context.trace is not None:
+            low = [i for i, score in enumerate(scores) if not score >= bound]
+            keys = context.reader.keys([arm.items[i] for i in low])
+            context.trace.gated(arm.name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
+        keep = [i for i, score in enumerate(scores) if score >= bound]
+        items = arm.items
+        return arm._replace(items=[items[i] for i in keep], scores=[scores[i] for i in keep])
