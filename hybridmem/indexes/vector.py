@@ -1,0 +1,237 @@
+"""VectorIndex: exact cosine search over one contiguous float32 matrix that follows the store.
+
+score(D, Q) = D·Q for vectors of length 1, in [-1, 1]. Every answer is rescored in float64, row by row, so that equal
+vectors have equal scores wherever they stand; ties go to the newer `updated_at`, then to the smaller id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timezone
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridmem.embed import Vector, unit
+from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.indexes import _matrix
+from hybridmem.indexes._matrix import NEVER, Picture, Rows
+from hybridmem.indexes.base import Change
+from hybridmem.types import Hits
+
+__all__ = ["VectorIndex"]
+
+
+class _Put(NamedTuple):
+    """What a batch does to one id: a new vector, no vector any more (`gone`), or only a new time."""
+
+    vector: Any
+    updated: float
+    gone: bool = False
+
+
+class VectorIndex:
+    """Cosine search that is exact, live and safe to use from many threads.
+
+    >>> index = VectorIndex()
+    >>> index.add("a", [1.0, 0.0]); index.add("b", [1.0, 1.0])
+    >>> index.search([1.0, 0.0], k=1)
+    Hits(ids=['a'], scores=[1.0])
+    """
+
+    def __init__(self, dim: int | None = None) -> None:
+        if dim is not None and dim < 1:
+            raise ConfigError(f"dim must be at least 1 or None, not {dim!r}")
+        self.watermark = 0
+        self._dim = dim
+        self._lock = RLock()
+        self._rows: dict[str, int] = {}
+        self._picture = _matrix.empty(dim)
+        self._asked: tuple[frozenset[str], Picture, Rows] | None = None
+
+    @property
+    def dim(self) -> int | None:
+        """How many numbers each vector has; None until the first one."""
+        return self._dim
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    # --- writing
+    def apply(self, changes: Iterable[Change], /) -> None:
+        """Take changes in order: all of them are seen by the next search, none of them by one under way."""
+        batch: dict[str, _Put] = {}
+        last = self.watermark
+        for change in changes:
+            last = max(last, change.seq)
+            if change.edge is None:
+                batch[change.id] = _merged(batch.get(change.id), _put(change))
+        with self._lock:
+            self._write(batch)
+            self.watermark = last
+
+    def add(self, key: str, vector: Any, /, *, updated_at: datetime | None = None) -> None:
+        """Add one vector, or replace the one of this id."""
+        with self._lock:
+            self._write({key: _Put(vector, _epoch(updated_at))})
+
+    def remove(self, key: str, /) -> bool:
+        """Take a vector out; False when there was none."""
+        with self._lock:
+            known = key in self._rows
+            self._write({key: _Put(None, NEVER, gone=True)})
+            return known
+
+    def _write(self, batch: Mapping[str, _Put]) -> None:
+        new = {key: put for key, put in batch.items() if put.vector is not None}
+        rows = self._checked([put.vector for put in new.values()], list(new))
+        old = {key: self._rows[key] for key in batch if key in self._rows}
+        dead = [row for key, row in old.items() if key in new or batch[key].gone]
+        times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
+        picture = self._picture
+        if times:
+            picture = picture._replace(updated=picture.updated.copy())  # readers keep the old times
+            picture.updated[list(times)] = list(times.values())
+        picture = _matrix.append(picture, rows, list(new), [put.updated for put in new.values()])
+        if dead:
+            picture = picture._replace(dead=np.union1d(picture.dead, np.array(dead, dtype=np.intp)))
+        for key in old:
+            if batch[key].gone:
+                del self._rows[key]
+        self._rows.update(zip(new, range(picture.n - len(new), picture.n), strict=True))
+        if len(picture.dead) > max(1024, picture.n // 3):
+            picture = _matrix.compact(picture)
+            self._rows = {key: row for row, key in enumerate(picture.ids)}
+        self._picture, self._asked = picture, None
+
+    def _checked(self, vectors: list[Any], keys: list[str]) -> Vector:
+        """Vectors as unit rows of the one dimension this index has."""
+        if not vectors:
+            return np.zeros((0, self._dim or 0), np.float32)
+        dim = self._dim or len(vectors[0])
+        for key, vector in zip(keys, vectors, strict=True):
+            if len(vector) != dim:
+                raise EmbeddingError(f"the vector of {key!r} has dimension {len(vector)}, expected {dim}")
+        rows = np.empty((len(vectors), dim), np.float32)
+        for start in range(0, len(vectors), 4096):  # in parts: a whole load in float64 would take twice its size
+            part = np.asarray(vectors[start : start + 4096], dtype=np.float64)
+            finite = np.isfinite(part).all(axis=1)
+            if not finite.all():
+                raise EmbeddingError(
+                    f"the vector of {keys[start + int(finite.argmin())]!r} has a value that is not finite"
+                )
+            rows[start : start + 4096] = unit(part)
+        self._dim = dim
+        return rows
+
+    # --- reading
+    def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
+        """The k most similar ids, among `allowed` when given. The same frozenset asked again costs nothing extra."""
+        if k < 1:
+            raise ConfigError(f"k must be at least 1, not {k!r}")
+        picture, rows = (self._picture, None) if allowed is None else self._allowed(allowed)
+        if picture.n == len(picture.dead) or (rows is not None and not len(rows)):
+            return Hits([], [])
+        question = self._question(query)
+        return _matrix.ranked(picture, question, _candidates(picture, question, k, rows), k)
+
+    def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
+        """The cosine of each id, None where it has no vector."""
+        with self._lock:
+            picture, rows = self._picture, [self._rows.get(key, -1) for key in ids]
+        found = np.array([row for row in rows if row >= 0], dtype=np.intp)
+        if not len(found):
+            return [None] * len(rows)
+        values = iter(_matrix.cosines(picture.matrix[found], self._question(vector)).tolist())
+        return [next(values) if row >= 0 else None for row in rows]
+
+    def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
+        """The stored vector of each id (a copy), None where it has none."""
+        with self._lock:
+            picture, rows = self._picture, [self._rows.get(key) for key in ids]
+        return [None if row is None else picture.matrix[row].copy() for row in rows]
+
+    def items(self) -> Iterator[tuple[str, Vector]]:
+        """Every id with its vector, as of now."""
+        with self._lock:
+            picture, rows = self._picture, list(self._rows.items())
+        for key, row in rows:
+            yield key, picture.matrix[row].copy()
+
+    def _question(self, query: Any) -> Vector:
+        question = np.asarray(query, dtype=np.float64)
+        if question.ndim != 1 or (self._dim is not None and len(question) != self._dim):
+            raise EmbeddingError(f"the query vector has shape {question.shape}, expected ({self._dim},)")
+        if not np.isfinite(question).all():
+            raise EmbeddingError("the query vector has a value that is not finite")
+        return unit(question)
+
+    def _allowed(self, allowed: AbstractSet[str]) -> tuple[Picture, Rows]:
+        """The rows of allowed ids, ascending; remembered for the last frozenset, since that one cannot change."""
+        with self._lock:
+            picture, asked = self._picture, self._asked
+            if asked is not None and asked[0] is allowed and asked[1] is picture:
+                return picture, asked[2]
+            if len(allowed) < len(self._rows):
+                picked = [self._rows[key] for key in allowed if key in self._rows]
+            else:
+                picked = [row for key, row in self._rows.items() if key in allowed]
+            rows = np.array(picked, dtype=np.intp)
+            rows.sort()
+            if isinstance(allowed, frozenset):
+                self._asked = (allowed, picture, rows)
+            return picture, rows
+
+    # --- bytes
+    def to_bytes(self) -> bytes:
+        """The index as bytes (checksummed, no pickle), for a file or a database."""
+        with self._lock:
+            picture, watermark = self._picture, self.watermark
+        return _matrix.dump(picture, watermark)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, /) -> VectorIndex:
+        """The index of `to_bytes`; damaged bytes raise CorruptStoreError."""
+        picture, watermark = _matrix.load(data)
+        index = cls(picture.matrix.shape[1] or None)
+        index._picture, index.watermark = picture, watermark
+        index._rows = {key: row for row, key in enumerate(picture.ids)}
+        return index
+
+
+def _put(change: Change) -> _Put:
+    if change.memory is None or change.gone:
+        return _Put(None, NEVER, gone=True)
+    lost = change.vector is None and change.text_changed
+    return _Put(change.vector, _epoch(change.memory.updated_at), gone=lost)
+
+
+def _merged(before: _Put | None, put: _Put) -> _Put:
+    """A later change of the same batch; one that only brings a new time leaves the vector as the batch had it."""
+    if before is None or put.gone or put.vector is not None:
+        return put
+    return before if before.gone else before._replace(updated=put.updated)
+
+
+def _epoch(moment: datetime | None) -> float:
+    if moment is None:
+        return NEVER
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _candidates(picture: Picture, question: Vector, k: int, rows: Rows | None) -> Rows:
+    """Rows that surely hold the k best."""
+    matrix = picture.matrix[: picture.n]
+    if rows is None:
+        scores = matrix @ question
+        scores[picture.dead] = NEVER
+        return _matrix.top(scores, min(k, picture.n - len(picture.dead)))
+    if len(rows) <= k:
+        return rows
+    scores = matrix[rows] @ question if len(rows) < picture.n // 4 else (matrix @ question)[rows]
+    return rows[_matrix.top(scores, k)]
