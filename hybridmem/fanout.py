@@ -68,7 +68,7 @@ def run(jobs: Sequence[Job], /, *, limit: int | None = None) -> list[Outcome]:
     outcomes: list[Outcome | None] = [None] * len(jobs)
     inline = [i for i, job in enumerate(jobs) if _quick(job)]
     slow = [i for i in range(len(jobs)) if i not in inline]
-    if slow and not inline and limit is None and jobs[slow[-1]].timeout is None:
+    if slow and limit is None and jobs[slow[-1]].timeout is None:
         inline.append(slow.pop())
     waiting = _start([jobs[i] for i in slow], limit)
     for i in inline:

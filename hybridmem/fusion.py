@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
+from hybridmem.express import express, fits
 from hybridmem.stages import (
     Competition,
     Conflicts,
@@ -65,39 +67,39 @@ def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /
     That order is what breaks ties when the result is sorted stably by score. Sums are exact (`math.fsum`), so the
     order of the lists cannot change a score.
     """
+    if len(columns) == 2 and all(len(set(keys)) == len(keys) for keys in columns):  # noqa: PLR2004
+        return _pair(columns[0], columns[1], shares[0], shares[1])
     maps = [_first(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns)
-    if len(maps) == 2:  # noqa: PLR2004  a + b is exact enough: it commutes
-        a, b = maps[0].get, maps[1].get
-        return {key: a(key, 0.0) + b(key, 0.0) for key in order}
-    return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
+    return {key: math.fsum([m[key] for m in maps if key in m]) for key in _by_best_rank(columns)}
 
 
-def _first(keys: Sequence[str], shares: Sequence[float]) -> dict[str, float]:
-    """Each key with the share of its first (best) place."""
-    found = dict(zip(keys, shares, strict=True))
-    if len(found) != len(keys):
-        found = dict(zip(reversed(keys), reversed(shares), strict=True))
-    return found
+def _pair(one: Sequence[str], two: Sequence[str], ones: Sequence[float], twos: Sequence[float]) -> dict[str, float]:
+    """Two lists without repetitions: the usual case in one pass, because it is on the path of every query."""
+    totals: dict[str, float] = {}
+    have = totals.get
+    for a, b, x, y in zip(one, two, ones, twos):  # noqa: B905  the longer one goes on below
+        if a < b:
+            totals[a] = have(a, 0.0) + x
+            totals[b] = have(b, 0.0) + y
+        else:
+            totals[b] = have(b, 0.0) + y
+            totals[a] = have(a, 0.0) + x
+    both = min(len(one), len(two))
+    longer, more = (one, ones) if len(one) > both else (two, twos)
+    for key, share in zip(longer[both:], more[both:]):  # noqa: B905
+        totals[key] = have(key, 0.0) + share
+    return totals
+
+
+def _first(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Each key with the value of its first (best) place."""
+    return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
 def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
     """Distinct keys, by the best place they have in any list, then by key."""
-    left = [keys for keys in columns if keys]
-    levels: list[Sequence[str]] = []
-    done = 0
-    while left:
-        upto = min(map(len, left))
-        if len(left) == 1:
-            levels.append(left[0][done:])
-        elif len(left) == 2:  # noqa: PLR2004
-            one, two = left
-            levels += [(a, b) if a < b else (b, a) for a, b in zip(one[done:upto], two[done:upto], strict=True)]
-        else:
-            levels += [sorted(level) for level in zip(*(keys[done:upto] for keys in left), strict=True)]
-        left = [keys for keys in left if len(keys) > upto]
-        done = upto
-    return list(dict.fromkeys(chain.from_iterable(levels)))
+    levels = zip_longest(*columns)
+    return list(dict.fromkeys(chain.from_iterable(sorted(k for k in level if k is not None) for level in levels)))
 
 
 @lru_cache(maxsize=512)
@@ -189,6 +191,7 @@ class Fusion:
     diversity: Diversity | None = None
     pack: Pack | None = None
     _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
+    _express: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -204,11 +207,14 @@ class Fusion:
             normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
         slots = (self.spread, self.dedup, self.boost, *self.extra, self.conflicts, self.rerank, self.diversity)
         object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
+        object.__setattr__(self, "_express", fits(self))
 
     def weights_for(self, names: Sequence[str]) -> list[float]:
         """Each arm's weight, summing to 1; `convex` without weights is 0.7 vector / 0.3 BM25."""
         weights = self.weights
-        if weights is None and self.mode == "convex" and set(names) == set(CONVEX_WEIGHTS):
+        if weights is None:
+            if self.mode != "convex" or set(names) != set(CONVEX_WEIGHTS):
+                return [1.0 / len(names)] * len(names) if names else []
             weights = CONVEX_WEIGHTS
         return normalise_weights(names, weights)
 
@@ -235,6 +241,10 @@ class Fusion:
         """Rank the union of the lists. The same lists, clock and recipe give the same ranking, always."""
         if k is not None and k < 1:
             raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
+        if self._express and trace is None and len(lists) == 2:  # noqa: PLR2004
+            quick = express(self, lists, _rank_shares, reader, time.time() if now is None else now, k)
+            if quick is not None:
+                return quick
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
         if self.gate is not None:
             context.lists = lists = self.gate.apply(lists, context)
@@ -263,23 +273,23 @@ class Fusion:
         return min(1.0, max(1e-9, score / self.ceiling()))
 
     def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
-        used = [arm for arm in lists if arm.items]
-        weights = dict(zip([a.name for a in lists], self.weights_for([a.name for a in lists]), strict=True))
+        weights = self.weights_for([arm.name for arm in lists])
+        used = [(arm, weight) for arm, weight in zip(lists, weights, strict=True) if arm.items]
         keys_of = context.reader.keys
-        columns = [keys_of(arm.items) for arm in used]
+        columns = [keys_of(arm.items) for arm, _ in used]
         if self.mode == "rrf":
-            shares = [_rank_shares(len(arm.items), weights[arm.name], self.c) for arm in used]
+            shares = [_rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
         else:
             norm = _NORMALISERS[self.mode]
-            shares = [[weights[a.name] * x for x in norm(_scores_or_ranks(a))] for a in used]
-        scores = merge(columns, shares)
+            shares = [[weight * x for x in norm(_scores_or_ranks(arm))] for arm, weight in used]
         if context.trace is not None:
-            context.trace.merged(used, columns, shares)
-        items: dict[str, Any] = {}
-        for arm, keys in zip(reversed(used), reversed(columns), strict=True):
-            items.update(zip(reversed(keys), reversed(arm.items), strict=True))
-        order = sorted(scores, key=scores.__getitem__, reverse=True)
-        return Ranking(order, [items[key] for key in order], [scores[key] for key in order])
+            context.trace.merged([arm for arm, _ in used], columns, shares)
+        everything = list(chain.from_iterable([arm.items for arm, _ in used]))
+        items = _first(list(chain.from_iterable(columns)), everything)
+        ranked = sorted(merge(columns, shares).items(), key=_score, reverse=True)
+        order = [key for key, _ in ranked]
+        return Ranking(order, list(map(items.__getitem__, order)), [score for _, score in ranked])
 
 
+_score = itemgetter(1)
 _PACK = Pack()

@@ -6,7 +6,7 @@
 | `Spread` | the graph | adds λ · what neighbours bring |
 | `SourceDedup` | source_id | keeps the best of each source |
 | `HalfLife` | updated_at | score · (1 + strength · 0.5^(age / half_life)) |
-| `Competition` | last_accessed, strength, confidence, status | 0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence |
+| `Competition` | last_accessed, strength, confidence, status | the score: activation, recency, strength, confidence |
 | `Conflicts` | contradicts | the weaker of two that contradict · 0.3 |
 | `Rerank` | text | the order of the top |
 | `Diversity` | vector or text | the order, by maximal marginal relevance |

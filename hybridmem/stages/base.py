@@ -7,14 +7,24 @@ from typing import Any
 
 from hybridmem.types import Ranking
 
-__all__ = ["reorder", "stage_name"]
+__all__ = ["reorder", "stage_name", "take"]
 
 
 def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
     """The ranking with new scores, best first; equal scores keep the order they had."""
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-    keys, items, _ = ranking
-    return Ranking([keys[i] for i in order], [items[i] for i in order], [scores[i] for i in order])
+    return take(ranking, order, scores)
+
+
+def take(ranking: Ranking, places: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
+    """The items at these places, in this order, with these scores (or their own)."""
+    keys, items, own = ranking
+    used = own if scores is None else scores
+    return Ranking(
+        list(map(keys.__getitem__, places)),
+        list(map(items.__getitem__, places)),
+        list(map(used.__getitem__, places)),
+    )
 
 
 def stage_name(stage: Any, /) -> str:

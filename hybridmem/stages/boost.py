@@ -10,16 +10,22 @@ from datetime import timedelta
 from typing import Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.stages.base import reorder
+from hybridmem.stages.base import reorder, take
 from hybridmem.times import epoch
 from hybridmem.types import Context, Ranking
 
 __all__ = ["Competition", "Conflicts", "HalfLife", "bounded"]
 
 DAY = 86_400.0
+MILLISECONDS = 1e11
 STATUS_FACTOR: Mapping[str, float] = {"active": 1.0, "superseded": 0.5, "contradicted": 0.3}
 RECENCY_RATE = 0.05
 CONFLICT_FACTOR = 0.3
+
+
+def _seconds(value: Any) -> float:
+    when = epoch(value)
+    return math.nan if when is None else when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class HalfLife:
 
     @property
     def _days(self) -> float:
-        return float(self.half_life)  # type: ignore[arg-type]
+        return self.half_life  # type: ignore[return-value]
 
     def ceiling(self, best: float) -> float:
         """The best score possible after the boost: a fresh one."""
@@ -57,27 +63,35 @@ class HalfLife:
 
     def factor(self, age: float) -> float:
         """The boost for an age in seconds."""
-        return 1 + self.strength * 0.5 ** (max(age, 0.0) / (self._days * DAY))
+        halvings = max(age, 0.0) / (self._days * DAY)
+        return 1.0 + self.strength * math.pow(0.5, halvings)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
-        now, strength = context.now, self.strength
-        rate = -1.0 / (self._days * DAY)
-        read = epoch
-        scores: list[float] = []
-        add = scores.append
-        for score, value in zip(ranking.scores, context.reader.column(ranking.items, self.field), strict=True):
-            when = value if type(value) is float and value < 1e11 else read(value)  # noqa: PLR2004  seconds already
-            if when is None or when != when:  # noqa: PLR0124  NaN
-                add(score)
-            elif when >= now:
-                add(score * (1 + strength))
-            else:
-                add(score * (1 + strength * 2.0 ** ((now - when) * rate)))
+        values = context.reader.column(ranking.items, self.field)
+        scores = self.boosted(ranking.scores, values, context.now)
         if context.trace is not None:
             self._tell(ranking, context)
         if self.max_shift is not None:
             return bounded(ranking, scores, places=self.max_shift)
         return reorder(ranking, scores)
+
+    def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
+        """The scores times their boost, for a column of dates of any kind."""
+        try:
+            plain = max(values) < MILLISECONDS  # a column of epoch seconds needs no reading
+            return self._factored(scores, values if plain else list(map(_seconds, values)), now)
+        except (TypeError, ValueError):
+            return self._factored(scores, list(map(_seconds, values)), now)
+
+    def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:
+        strength, rate = self.strength, -1.0 / (self._days * DAY)
+        fresh = 1.0 + strength
+        return [
+            score * (1.0 + strength * 2.0 ** ((now - when) * rate)) if when < now
+            else score * fresh if when >= now
+            else score  # NaN: no date
+            for score, when in zip(scores, seconds)  # noqa: B905
+        ]  # fmt: skip
 
     def _tell(self, ranking: Ranking, context: Context) -> None:
         trace = context.trace
@@ -123,7 +137,7 @@ def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ran
     for i in order:
         lowest = min(lowest, scores[i])
         shown.append(lowest)
-    return Ranking([ranking.keys[i] for i in order], [ranking.items[i] for i in order], shown)
+    return take(ranking, order)._replace(scores=shown)
 
 
 def _recency(context: Context, items: Sequence[Any]) -> list[float]:
@@ -230,7 +244,9 @@ class Conflicts:
         if context.trace is not None:
             for loser, winner in losers.items():
                 text = f"×{self.factor:g}: contradicted by {winner}"
-                context.trace.say("conflicts", loser, f"{text} ({standing[place[loser]]:.4g} ≤ {standing[place[winner]]:.4g})")
+                context.trace.say(
+                    "conflicts", loser, f"{text} ({standing[place[loser]]:.4g} ≤ {standing[place[winner]]:.4g})"
+                )
         rows = zip(ranking.keys, ranking.scores, strict=True)
         return reorder(ranking, [score * self.factor if key in losers else score for key, score in rows])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.errors import ConfigError
+from hybridmem.stages.base import take
 from hybridmem.types import Context, Ranking
 
 __all__ = ["SourceDedup"]
@@ -27,7 +28,7 @@ class SourceDedup:
             raise ConfigError(f"max_per_source = {self.max_per_source!r} is not allowed: from 1 up")
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
-        keys, items, scores = ranking
+        items = ranking.items
         if callable(self.key):
             sources = list(map(self.key, items))
         else:
@@ -35,21 +36,12 @@ class SourceDedup:
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         if context.trace is not None:
             self._tell(ranking, sources, set(keep), context)
-        if len(keep) == len(keys):
-            return ranking
-        return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
+        return ranking if len(keep) == len(items) else take(ranking, keep)
 
-    @staticmethod
-    def _once(sources: list[Any]) -> list[int]:
-        seen: set[Any] = {None}
-        keep = []
-        for i, source in enumerate(sources):
-            if source not in seen:
-                seen.add(source)
-                keep.append(i)
-            elif source is None:
-                keep.append(i)
-        return keep
+    def _once(self, sources: list[Any]) -> list[int]:
+        size = len(sources)
+        first = dict(zip(reversed(sources), range(size - 1, -1, -1), strict=True))  # the earliest place wins
+        return self._some(sources) if None in first else sorted(first.values())
 
     def _some(self, sources: list[Any]) -> list[int]:
         taken: dict[Any, int] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from typing import Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.types import ArmList, Context
@@ -12,6 +14,7 @@ from hybridmem.types import ArmList, Context
 __all__ = ["QualityGate"]
 
 Floor = float | Mapping[str, float] | None
+_NO_FLOOR = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class QualityGate:
     def __post_init__(self) -> None:
         for name in ("floor", "relative"):
             given = getattr(self, name)
+            if isinstance(given, Mapping):
+                object.__setattr__(self, name, dict(given))
             for value in given.values() if isinstance(given, Mapping) else [given]:
                 if value is not None and not math.isfinite(value):
                     raise ConfigError(f"gate {name} = {value!r} is not allowed: a floor is a finite number")
@@ -57,22 +62,25 @@ class QualityGate:
 
     def bound(self, arm: str, best: float) -> float:
         """The lowest raw score that passes for this arm when its best hit scores `best`."""
-        absolute = self.floor.get(arm) if isinstance(self.floor, Mapping) else self.floor
-        share = self.relative.get(arm) if isinstance(self.relative, Mapping) else self.relative
-        bound = -math.inf if absolute is None else absolute
+        floor: Any = self.floor
+        share: Any = self.relative
+        if type(floor) is dict:
+            floor = floor.get(arm)
+        if type(share) is dict:
+            share = share.get(arm)
+        bound: float = _NO_FLOOR if floor is None else floor
         return bound if share is None else max(bound, share * best)
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
-        scores = arm.scores
+        name, items, scores, notes, skipped = arm
         if not scores:
             return arm
-        bound = self.bound(arm.name, max(scores))
+        bound = self.bound(name, max(scores))
         if min(scores) >= bound:
             return arm
         if context.trace is not None:
             low = [i for i, score in enumerate(scores) if not score >= bound]
-            keys = context.reader.keys([arm.items[i] for i in low])
-            context.trace.gated(arm.name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
-        keep = [i for i, score in enumerate(scores) if score >= bound]
-        items = arm.items
-        return arm._replace(items=[items[i] for i in keep], scores=[scores[i] for i in keep])
+            keys = context.reader.keys([items[i] for i in low])
+            context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
+        keep = [score >= bound for score in scores]
+        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped)
