@@ -16,6 +16,7 @@ class Change(NamedTuple):
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
     `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
     `text_changed` is False when only vitals (strength, access) changed: a text index may skip it.
+    `born` is the seq of the memory's first version (0 when not told): an update does not move it within its thread.
     """
 
     seq: int
@@ -25,6 +26,7 @@ class Change(NamedTuple):
     edge: Edge | None = None
     gone: bool = False
     text_changed: bool = True
+    born: int = 0
 
 
 class Index(Protocol):

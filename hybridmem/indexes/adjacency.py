@@ -1,0 +1,285 @@
+"""Who is next to whom: big immutable numpy rows with a small live tail, and columns that copy only when they must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Adjacency", "Column", "Floats", "Ints", "Rows", "Slot"]
+
+Ints = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float64]
+
+_TAIL = 4096
+"""How many live changes are kept beside the arrays: few enough to copy in microseconds, enough to merge rarely."""
+
+_NONE: Ints = np.empty(0, np.intp)
+_NO_WEIGHTS: Floats = np.empty(0, np.float64)
+
+
+class Slot(NamedTuple):
+    """One directed edge in a row."""
+
+    target: int
+    weight: float
+    label: int
+
+
+class Rows:
+    """A still picture of an adjacency: compressed rows, minus `cut` slots, plus a `tail` of later ones.
+
+    Row r holds slots starts[r] … starts[r+1]; rows that were never filled are empty.
+    """
+
+    __slots__ = ("cut", "labels", "rows", "starts", "tail", "targets", "weights")
+
+    def __init__(
+        self,
+        *,
+        starts: npt.NDArray[np.int64],
+        targets: npt.NDArray[np.int32],
+        weights: Floats,
+        labels: npt.NDArray[np.int32],
+        cut: Ints,
+        tail: Mapping[int, tuple[Slot, ...]],
+    ) -> None:
+        self.starts, self.targets, self.weights, self.labels = starts, targets, weights, labels
+        self.cut, self.tail = cut, tail
+        self.rows = len(starts) - 2  # the last start is repeated, so that any row beyond the end reads as empty
+
+    def __bool__(self) -> bool:
+        return len(self.targets) > 0 or len(self.tail) > 0
+
+    def expand(self, rows: Ints) -> tuple[Ints, Ints, Floats]:
+        """All slots of these rows: (which of the given rows, target, weight)."""
+        which, targets, weights = self._expand_base(rows)
+        if not self.tail:
+            return which, targets, weights
+        late_which, late = self._expand_tail(rows)
+        if not late:
+            return which, targets, weights
+        return (
+            np.concatenate((which, np.array(late_which, np.intp))),
+            np.concatenate((targets, np.array([slot[0] for slot in late], np.intp))),
+            np.concatenate((weights, np.array([slot[1] for slot in late], np.float64))),
+        )
+
+    def _expand_base(self, rows: Ints) -> tuple[Ints, Ints, Floats]:
+        first, counts = self._spans(rows)
+        ends = counts.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        if not total:
+            return _NONE, _NONE, _NO_WEIGHTS
+        which = np.repeat(np.arange(len(rows)), counts)
+        slots = (first - ends + counts)[which] + np.arange(total)
+        if len(self.cut):
+            keep = ~self._is_cut(slots)
+            which, slots = which[keep], slots[keep]
+        return which, self.targets[slots].astype(np.intp), self.weights[slots]
+
+    def _expand_tail(self, rows: Ints) -> tuple[list[int], list[Slot]]:
+        tail = self.tail
+        if len(rows) > 4 * len(tail):  # a wide frontier: find the few rows that have a tail without visiting all
+            places: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(tail, np.intp, len(tail)))).tolist()
+            found = [(place, tail[int(rows[place])]) for place in places]
+        else:
+            found = [(place, tail[row]) for place, row in enumerate(rows.tolist()) if row in tail]
+        which = [place for place, slots in found for _ in slots]
+        return which, [slot for _, slots in found for slot in slots]
+
+    def degree(self, rows: Ints) -> Ints:
+        """How many slots each of these rows has."""
+        first, counts = self._spans(rows)
+        if len(self.cut):
+            counts = counts - (np.searchsorted(self.cut, first + counts) - np.searchsorted(self.cut, first))
+        if self.tail:
+            tail = self.tail
+            counts = counts + np.array([len(tail.get(row, ())) for row in rows.tolist()], np.intp)
+        return counts
+
+    def row(self, row: int) -> list[Slot]:
+        """The slots of one row, oldest first."""
+        places = self.places(row)
+        columns = (self.targets[places].tolist(), self.weights[places].tolist(), self.labels[places].tolist())
+        return [*map(Slot._make, zip(*columns, strict=True)), *self.tail.get(row, ())]
+
+    def places(self, row: int) -> Ints:
+        """Where the arrays hold this row's live slots."""
+        at = min(row, self.rows)
+        places = np.arange(self.starts[at], self.starts[at + 1], dtype=np.intp)
+        return places[~self._is_cut(places)] if len(self.cut) and len(places) else places
+
+    def _spans(self, rows: Ints) -> tuple[Ints, Ints]:
+        at = np.minimum(rows, self.rows)
+        first = self.starts[at]
+        return first, self.starts[at + 1] - first
+
+    def _is_cut(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        at = np.minimum(np.searchsorted(self.cut, slots), len(self.cut) - 1)
+        found: npt.NDArray[np.bool_] = self.cut[at] == slots
+        return found
+
+
+def _no_rows() -> Rows:
+    return Rows(
+        starts=np.zeros(2, np.int64),
+        targets=np.empty(0, np.int32),
+        weights=_NO_WEIGHTS,
+        labels=np.empty(0, np.int32),
+        cut=_NONE,
+        tail={},
+    )
+
+
+class Adjacency:
+    """Rows that can be changed. `freeze` gives a picture that later changes never touch."""
+
+    __slots__ = ("_cut", "_frozen", "_rows", "_shared", "_size", "_tail")
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        self._rows = rows or _no_rows()
+        self._tail: dict[int, tuple[Slot, ...]] = {}
+        self._cut: set[int] = set()
+        self._size = 0  # slots in the tail
+        self._shared = False  # a picture holds the tail: copy it before the next change
+        self._frozen: Rows | None = None
+
+    def add(self, row: int, slot: Slot) -> None:
+        """Append a slot to a row."""
+        self._touch()
+        self._tail[row] = (*self._tail.get(row, ()), slot)
+        self._size += 1
+        if self._size > max(_TAIL, len(self._rows.targets) // 4):  # a bulk load: merge now and then, ever more rarely
+            self._merge()
+
+    def remove(self, row: int, target: int, label: int) -> bool:
+        """Take the slot with this target and label out of a row; False if there was none."""
+        late = self._tail.get(row, ())
+        for place, slot in enumerate(late):
+            if slot.target == target and slot.label == label:
+                self._touch()
+                self._tail[row] = late[:place] + late[place + 1 :]
+                if not self._tail[row]:
+                    del self._tail[row]
+                self._size -= 1
+                return True
+        base = self._rows
+        if row >= base.rows:
+            return False
+        start, stop = int(base.starts[row]), int(base.starts[row + 1])
+        if start == stop:
+            return False
+        same = (base.targets[start:stop] == target) & (base.labels[start:stop] == label)
+        for place in (np.flatnonzero(same) + start).tolist():
+            if place not in self._cut:
+                self._touch()
+                self._cut.add(place)
+                return True
+        return False
+
+    def row(self, row: int) -> list[Slot]:
+        """The slots of one row, oldest first."""
+        if row >= self._rows.rows or self._rows.starts[row] == self._rows.starts[row + 1]:
+            return list(self._tail.get(row, ()))
+        return self._picture().row(row)
+
+    def freeze(self) -> Rows:
+        """The rows as they are now: costs nothing when nothing has changed, and no copy of the arrays ever."""
+        if self._frozen is None:
+            if self._size + len(self._cut) > _TAIL:
+                self._merge()
+            self._frozen = self._picture()
+            self._shared = True
+        return self._frozen
+
+    def _touch(self) -> None:
+        self._frozen = None
+        if self._shared:
+            self._tail = dict(self._tail)
+            self._shared = False
+
+    def _picture(self) -> Rows:
+        base = self._rows
+        cut = np.array(sorted(self._cut), np.intp) if self._cut else _NONE
+        return Rows(
+            starts=base.starts,
+            targets=base.targets,
+            weights=base.weights,
+            labels=base.labels,
+            cut=cut,
+            tail=self._tail,
+        )
+
+    def _merge(self) -> None:
+        """New arrays: the old ones without the cut slots, with each row's tail inserted at its end."""
+        old, tail = self._rows, sorted(self._tail.items())
+        rows = max(old.rows, tail[-1][0] + 1 if tail else 0)
+        counts = np.zeros(rows, np.int64)
+        counts[: old.rows] = np.diff(old.starts[:-1])
+        cut = np.array(sorted(self._cut), np.intp)
+        if len(cut):
+            np.subtract.at(counts, np.searchsorted(old.starts[:-1], cut, side="right") - 1, 1)
+        ends = counts.cumsum()
+        late = [slot for _, slots in tail for slot in slots]
+        at = np.repeat(ends[[row for row, _ in tail]], [len(slots) for _, slots in tail]) if tail else _NONE
+        if tail:
+            counts[[row for row, _ in tail]] += [len(slots) for _, slots in tail]
+        starts = np.zeros(rows + 2, np.int64)
+        np.cumsum(counts, out=starts[1:-1])
+        starts[-1] = starts[-2]
+        columns = [
+            np.insert(np.delete(column, cut) if len(cut) else column, at, values)
+            for column, values in zip((old.targets, old.weights, old.labels), _columns(late), strict=True)
+        ]
+        targets, weights, labels = columns
+        self._rows = Rows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
+        self._tail, self._cut, self._size, self._shared, self._frozen = {}, set(), 0, False, None
+
+
+def _columns(slots: list[Slot]) -> tuple[npt.NDArray[Any], ...]:
+    return (
+        np.array([slot.target for slot in slots], np.int32),
+        np.array([slot.weight for slot in slots], np.float64),
+        np.array([slot.label for slot in slots], np.int32),
+    )
+
+
+class Column:
+    """One value per node, growable. A picture of it stays true while the column goes on, usually without a copy.
+
+    Readers of a picture look only at the nodes it had. So writing to a newer node needs no copy; nor does pointing an
+    empty link of an old node at a newer one, because such readers take any number beyond their last as empty.
+    """
+
+    __slots__ = ("_data", "_fill", "_private", "_seen")
+
+    def __init__(self, dtype: type[np.generic], *, fill: int) -> None:
+        self._fill = fill
+        self._data: npt.NDArray[Any] = np.full(1024, fill, dtype)
+        self._seen = 0  # how many nodes the newest picture has
+        self._private = True  # no picture holds this very array
+
+    def __getitem__(self, node: int) -> int:
+        return int(self._data[node]) if node < len(self._data) else self._fill
+
+    def set(self, node: int, value: int, *, link: bool = False) -> None:
+        """Write one value; `link` says that the values are node numbers (-1 for none)."""
+        if node >= len(self._data):
+            grown = np.full(max(node + 1, 2 * len(self._data)), self._fill, self._data.dtype)
+            grown[: len(self._data)] = self._data
+            self._data, self._private = grown, True
+        elif not self._private and node < self._seen and self._data[node] != value:
+            unseen = link and value >= self._seen and self._data[node] == self._fill
+            if not unseen:
+                self._data, self._private = self._data.copy(), True
+        self._data[node] = value
+
+    def freeze(self, count: int) -> npt.NDArray[Any]:
+        """The values of the first `count` nodes (the array is longer; readers must not look beyond)."""
+        if count > len(self._data):
+            self.set(count - 1, self._fill)
+        self._seen, self._private = count, False
+        return self._data

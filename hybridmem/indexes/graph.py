@@ -1,0 +1,278 @@
+"""GraphIndex: memories that remind of each other, by spreading activation over links, shared entities and threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from hybridmem.entities import spot
+from hybridmem.errors import ConfigError
+from hybridmem.indexes.adjacency import Adjacency, Column, Slot
+from hybridmem.indexes.base import Change
+from hybridmem.indexes.chains import Chains, Turn
+from hybridmem.indexes.spreading import Picture, Weights
+from hybridmem.times import epoch
+from hybridmem.types import Activation, Edge, Hits, Memory
+
+__all__ = ["GraphIndex", "GraphSettings", "path_line"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSettings:
+    """Where edges come from and what each is worth; a weight of 0 switches a source off.
+
+    explicit   multiplies the weight of edges made with `link`
+    metadata   edges to the ids listed under `links_key` of a memory's metadata
+    shared     edges between memories that share an entity: shared / √(n - 1) for an entity of n memories
+    thread     edges to the previous and the next memory of the same thread (by created_at, then insertion)
+    answers    multiplies the thread edge from a question (its text ends with "?") to the next memory
+
+    `entities`: "own" takes the memories' own lists; "spot" spots names, identifiers, quotes, hashtags and dates where a
+    memory lists none; a callable does the same with your function; None switches entities off.
+    `max_fanout` bounds implicit edges: an entity of more memories than this reminds of nothing, and no more than this
+    many metadata links of one memory are followed. Explicit edges are never cut.
+    """
+
+    explicit: float = 1.0
+    metadata: float = 1.0
+    shared: float = 1.0
+    thread: float = 1.0
+    answers: float = 1.0
+    links_key: str = "links"
+    entities: Literal["own", "spot"] | Callable[[str], Iterable[str]] | None = "own"
+    max_fanout: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("explicit", "metadata", "shared", "thread", "answers"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name} = {value!r} is not allowed: a finite number from 0 up")
+        if self.shared > 1:
+            raise ConfigError(f"shared = {self.shared!r} is not allowed: from 0 to 1")
+        if not (self.entities is None or self.entities in ("own", "spot") or callable(self.entities)):
+            raise ConfigError(f'entities = {self.entities!r} is not allowed: "own", "spot", a callable or None')
+        if self.max_fanout < 1:
+            raise ConfigError(f"max_fanout = {self.max_fanout!r} is not allowed: from 1 up")
+
+
+class GraphIndex:
+    """Follows a store's changes; spreads activation from seeds (SPEC: neighbour = activation · weight · decay).
+
+    Writers are serialised; readers take a `snapshot`, which costs microseconds and never changes.
+
+    >>> graph = GraphIndex()
+    >>> graph.apply([Change(n, f"m{n}", Memory(f"turn {n}", id=f"m{n}", thread="chat")) for n in (1, 2, 3)])
+    >>> graph.snapshot().spread({"m1": 1.0})
+    {'m2': 0.5, 'm3': 0.25}
+    """
+
+    def __init__(self, settings: GraphSettings | None = None) -> None:
+        self.settings = settings or GraphSettings()
+        self.watermark = 0
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self._ids: list[str] = []
+        self._alive = Column(np.bool_, fill=0)
+        self._size = 0
+        self._chains = Chains()
+        self._links, self._entities_of, self._members_of = Adjacency(), Adjacency(), Adjacency()
+        self._entities: dict[str, int] = {}
+        self._entity_names: list[str] = []
+        self._label_numbers: dict[tuple[str, str], int] = {}
+        self._labels: list[str] = []
+        self._meta = self._label("metadata", self.settings.links_key)
+        self._linked = False
+        self._picture = self._freeze()
+
+    def __len__(self) -> int:
+        return self._size
+
+    # --- following the store
+
+    def apply(self, changes: Iterable[Change], /) -> None:
+        """Take changes in order. Readers see all of a batch or nothing of it."""
+        with self._lock:
+            watermark = self.watermark
+            for change in changes:
+                watermark = max(watermark, change.seq)
+                if change.edge is not None:
+                    self._set_edge(change.edge, gone=change.gone)
+                elif change.memory is None:
+                    self._drop(change.id)
+                else:
+                    self._put(change)
+            self._picture = self._freeze()
+            self.watermark = watermark
+
+    def _put(self, change: Change) -> None:
+        memory = change.memory
+        if memory is None:
+            return
+        node = self._number(change.id or memory.id)
+        known = bool(self._alive[node])
+        if known and not change.text_changed:
+            return
+        if not known:
+            self._alive.set(node, 1)
+            self._size += 1
+        settings = self.settings
+        if settings.thread > 0:
+            self._put_turn(node, memory, change)
+        if settings.metadata > 0:
+            self._put_links(node, memory.metadata.get(settings.links_key))
+        if settings.shared > 0 and settings.entities is not None:
+            self._put_entities(node, self._names(memory))
+
+    def _drop(self, key: str) -> None:
+        node = self._numbers.get(key)
+        if node is None or not self._alive[node]:
+            return
+        self._alive.set(node, 0)
+        self._size -= 1
+        self._chains.drop(node)
+        self._put_links(node, None)
+        self._put_entities(node, ())
+
+    def _put_turn(self, node: int, memory: Memory, change: Change) -> None:
+        if memory.thread is None:
+            self._chains.drop(node)
+            return
+        at = epoch(memory.created_at)
+        first = change.born or self._chains.seq_of(node) or change.seq
+        turn = Turn(math.inf if at is None else at, first, node)
+        self._chains.put(memory.thread, turn, asks=memory.text.rstrip().endswith(("?", "？")))
+
+    def _put_links(self, node: int, value: Any) -> None:
+        wanted = {self._number(key) for key in _ids_in(value, self.settings.max_fanout)} - {node}
+        if not (wanted or self._linked):  # nothing to add and nothing that could be there to take away
+            return
+        known = {slot.target for slot in self._links.row(node) if slot.label == 2 * self._meta}
+        for target in known - wanted:
+            self._unlink(node, target, self._meta)
+        for target in sorted(wanted - known):
+            self._linked = True
+            self._link(node, target, self._meta, self.settings.metadata)
+
+    def _put_entities(self, node: int, names: Iterable[str]) -> None:
+        wanted = dict.fromkeys(self._entity(name) for name in names if name.strip())
+        known = {slot.target for slot in self._entities_of.row(node)} if self._entities else set()
+        for entity in known - wanted.keys():
+            self._entities_of.remove(node, entity, 0)
+            self._members_of.remove(entity, node, 0)
+        for entity in wanted:
+            if entity not in known:
+                self._entities_of.add(node, Slot(entity, 1.0, 0))
+                self._members_of.add(entity, Slot(node, 1.0, 0))
+
+    def _names(self, memory: Memory) -> Iterable[str]:
+        chosen = self.settings.entities
+        if memory.entities or chosen == "own" or chosen is None:
+            return memory.entities
+        return spot(memory.text) if isinstance(chosen, str) else chosen(memory.text)
+
+    def _set_edge(self, edge: Edge, *, gone: bool) -> None:
+        first, second = self._number(edge.a), self._number(edge.b)
+        label = self._label("explicit", edge.relation)
+        self._unlink(first, second, label)
+        weight = edge.weight * self.settings.explicit
+        if not gone and weight > 0 and math.isfinite(weight) and first != second:
+            self._link(first, second, label, weight)
+
+    def _link(self, first: int, second: int, label: int, weight: float) -> None:
+        # both ways; the label's lowest bit tells an edge from its way back
+        self._links.add(first, Slot(second, weight, 2 * label))
+        self._links.add(second, Slot(first, weight, 2 * label + 1))
+
+    def _unlink(self, first: int, second: int, label: int) -> None:
+        if self._links.remove(first, second, 2 * label):
+            self._links.remove(second, first, 2 * label + 1)
+
+    # --- numbers for names
+
+    def _number(self, key: str) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = len(self._ids)
+            self._ids.append(key)
+            self._numbers[key] = number
+        return number
+
+    def _entity(self, name: str) -> int:
+        key = " ".join(name.split()).casefold()
+        number = self._entities.get(key)
+        if number is None:
+            number = self._entities[key] = len(self._entity_names)
+            self._entity_names.append(" ".join(name.split()))
+        return number
+
+    def _label(self, kind: str, name: str) -> int:
+        number = self._label_numbers.get((kind, name))
+        if number is None:
+            number = self._label_numbers[kind, name] = len(self._labels)
+            self._labels.append(name)
+        return number
+
+    # --- reading
+
+    def _freeze(self) -> Picture:
+        count, settings = len(self._ids), self.settings
+        return Picture(
+            count=count,
+            ids=self._ids,
+            numbers=self._numbers,
+            alive=self._alive.freeze(count),
+            chains=self._chains.freeze(count),
+            links=self._links.freeze(),
+            entities_of=self._entities_of.freeze(),
+            members_of=self._members_of.freeze(),
+            entity_count=len(self._entity_names),
+            labels=self._labels,
+            entity_names=self._entity_names,
+            weights=Weights(settings.thread, settings.answers, settings.shared, settings.max_fanout),
+        )
+
+    def snapshot(
+        self, items: Callable[[Sequence[str]], list[Any]] | None = None, /, *, allowed: Set[str] | None = None
+    ) -> Picture:
+        """The graph as it is now, for a fusion. `items` fetches what is behind ids; only `allowed` ids take part."""
+        picture = self._picture
+        if items is None and allowed is None:
+            return picture
+        return replace(picture, fetch=items, allowed=allowed)
+
+    def search(
+        self,
+        seeds: Mapping[str, float],
+        /,
+        *,
+        k: int,
+        allowed: Set[str] | None = None,
+        hops: int = 2,
+        decay: float = 0.5,
+    ) -> Hits:
+        """The k most activated memories: the seeds themselves and what they remind of (see `Picture.search`)."""
+        return self._picture.only(allowed).search(seeds, k=k, hops=hops, decay=decay)
+
+
+def _ids_in(value: Any, most: int) -> list[str]:
+    if isinstance(value, str):
+        return [value] if value else []
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+        return []
+    return [str(key) for key, _ in zip(value, range(most), strict=False)]
+
+
+def path_line(activation: Activation, /, *, seed: str = "") -> str:
+    """One readable line of a path.
+
+    >>> path_line(Activation(0.25, 1, ("m12", "entity Lisbon", "m40")), seed="bm25 #1")
+    'seed m12 (bm25 #1) → entity Lisbon → m40 (0.25)'
+    """
+    start, *rest = activation.path
+    head = f"seed {start} ({seed})" if seed else f"seed {start}"
+    return f"{' → '.join([head, *rest])} ({activation.value:.4g})"
