@@ -134,7 +134,7 @@ def dump(picture: Picture, watermark: int, /) -> bytes:
 
 def _raw(array: npt.NDArray[Any]) -> memoryview:
     """The bytes of an array without copying them."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def load(data: bytes, /) -> tuple[Picture, int]:

@@ -1,0 +1,161 @@
+"""Vector stores asked with scores: whatever a store answers (distance or similarity) becomes a cosine similarity.
+
+For vectors of length 1:  cosine distance d → 1 − d;  squared l2 d² → 1 − d²/2;  l2 d → 1 − d²/2;  ip as Chroma
+gives it (1 − dot) → 1 − d;  ip as pgvector gives it (−dot) → −d.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStore
+
+__all__ = ["Scored", "asimilarities", "similarities"]
+
+Scored = list[tuple[Document, float | None]]
+"""Documents best first with their similarity, None where the store has no scores at all."""
+
+Conversion = Callable[[float], float]
+
+
+def similarities(vectorstore: VectorStore, query: str, /, *, k: int = 4, filter: Any = None, **kwargs: Any) -> Scored:  # noqa: A002
+    """The k most similar documents with similarities in [-1, 1], higher is better.
+
+    >>> from langchain_core.vectorstores import InMemoryVectorStore
+    >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+    >>> store = InMemoryVectorStore.from_texts(["a", "b"], DeterministicFakeEmbedding(size=8))
+    >>> [(d.page_content, round(s, 3)) for d, s in similarities(store, "a", k=1)]
+    [('a', 1.0)]
+    """
+    asked = _keywords(k, filter, kwargs)
+    try:
+        found = vectorstore.similarity_search_with_score(query, **asked)
+    except NotImplementedError:
+        return [(document, None) for document in vectorstore.similarity_search(query, **asked)]
+    return _converted(vectorstore, found)
+
+
+async def asimilarities(
+    vectorstore: VectorStore,
+    query: str,
+    /,
+    *,
+    k: int = 4,
+    filter: Any = None,  # noqa: A002
+    **kwargs: Any,
+) -> Scored:
+    """`similarities` without blocking the loop: the store's own async search where it is one, else a thread."""
+    if _computes_inline(vectorstore):
+        return await asyncio.to_thread(similarities, vectorstore, query, k=k, filter=filter, **kwargs)
+    asked = _keywords(k, filter, kwargs)
+    try:
+        found = await vectorstore.asimilarity_search_with_score(query, **asked)
+    except NotImplementedError:
+        return [(document, None) for document in await vectorstore.asimilarity_search(query, **asked)]
+    return _converted(vectorstore, found)
+
+
+def _keywords(k: int, filter: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
+    """A filter is only passed on when there is one: not every store has the keyword."""
+    return {"k": k, **kwargs} if filter is None else {"k": k, "filter": filter, **kwargs}
+
+
+def _computes_inline(vectorstore: VectorStore) -> bool:
+    """LangChain's in-memory store has async methods that compute on the loop."""
+    return "InMemoryVectorStore" in _class_names(vectorstore)
+
+
+def _converted(vectorstore: VectorStore, found: Sequence[tuple[Document, float]]) -> Scored:
+    convert = _conversion(vectorstore) or _by_order([score for _, score in found])
+    return [(document, min(1.0, max(-1.0, convert(float(score))))) for document, score in found]
+
+
+def _conversion(vectorstore: VectorStore) -> Conversion | None:
+    """The first rule that knows this store."""
+    rules = (_user_rule, _known_similarity, _chroma_space, _faiss_metric, _pgvector_strategy, _base_rule)
+    return next((rule for rule in (find(vectorstore) for find in rules) if rule is not None), None)
+
+
+def _same(score: float) -> float:
+    return score
+
+
+def _one_minus(distance: float) -> float:
+    return 1.0 - distance
+
+
+def _squared(distance: float) -> float:
+    return 1.0 - distance / 2.0
+
+
+def _euclidean(distance: float) -> float:
+    return 1.0 - distance * distance / 2.0
+
+
+def _negative(distance: float) -> float:
+    return -distance
+
+
+def _class_names(vectorstore: VectorStore) -> set[str]:
+    return {cls.__name__ for cls in type(vectorstore).__mro__}
+
+
+def _user_rule(vectorstore: VectorStore) -> Conversion | None:
+    """`relevance_score_fn=` given to Chroma or FAISS: the user's word counts."""
+    return getattr(vectorstore, "override_relevance_score_fn", None)
+
+
+def _known_similarity(vectorstore: VectorStore) -> Conversion | None:
+    """Stores whose score is the cosine itself."""
+    names = _class_names(vectorstore)
+    if names & {"InMemoryVectorStore", "PineconeVectorStore"}:
+        return _same
+    if names & {"QdrantVectorStore", "Qdrant"}:
+        kind = str(getattr(vectorstore, "distance", None) or getattr(vectorstore, "distance_strategy", "")).lower()
+        return _same if "cos" in kind or "dot" in kind else None
+    return None
+
+
+def _chroma_space(vectorstore: VectorStore) -> Conversion | None:
+    """Chroma by its collection's space: cosine and ip are 1 − similarity, l2 is squared."""
+    collection = getattr(vectorstore, "_collection", None)
+    configuration = getattr(collection, "configuration", None)
+    if not isinstance(configuration, dict):
+        return None
+    settings = configuration.get("hnsw") or configuration.get("spann") or {}
+    space = settings.get("space") or (getattr(collection, "metadata", None) or {}).get("hnsw:space") or "l2"
+    return _squared if space == "l2" else _one_minus
+
+
+def _faiss_metric(vectorstore: VectorStore) -> Conversion | None:
+    """FAISS by its index: metric 0 is the inner product itself, metric 1 the squared l2."""
+    metric = getattr(getattr(vectorstore, "index", None), "metric_type", None)
+    return {0: _same, 1: _squared}.get(metric) if isinstance(metric, int) else None
+
+
+def _pgvector_strategy(vectorstore: VectorStore) -> Conversion | None:
+    """langchain-postgres' PGVector: cosine, real (not squared) l2, or the negative inner product."""
+    strategy = getattr(vectorstore, "_distance_strategy", None)
+    value = str(getattr(strategy, "value", strategy))
+    return {"cosine": _one_minus, "l2": _euclidean, "inner": _negative}.get(value)
+
+
+def _base_rule(vectorstore: VectorStore) -> Conversion | None:
+    """Any other store by the relevance function it chooses: LangChain's own ones name the distance."""
+    try:
+        chosen = vectorstore._select_relevance_score_fn()  # noqa: SLF001
+    except (NotImplementedError, ValueError):
+        return None
+    if chosen is VectorStore._cosine_relevance_score_fn:  # noqa: SLF001
+        return _one_minus
+    if chosen is VectorStore._euclidean_relevance_score_fn:  # noqa: SLF001
+        return _euclidean
+    return chosen
+
+
+def _by_order(scores: Sequence[float]) -> Conversion:
+    """An unknown store: results come best first, so scores that rise are distances."""
+    return _one_minus if len(scores) > 1 and scores[0] < scores[-1] else _same
