@@ -66,22 +66,28 @@ def judge(lists: Sequence[Sequence[str]], relevant: Sequence[Mapping[str, float]
     return Judged(grades, ideal, counts)
 
 
+def _found(judged: Judged, k: int) -> Floats:
+    """1.0 where one of the first k is relevant."""
+    return (judged.grades[:, :k] > 0.0).astype(np.float64)
+
+
 def recall(judged: Judged, k: int) -> Floats:
     """The share of the relevant ones among the first k, per case; 0 where nothing is relevant."""
-    found: Floats = (judged.grades[:, :k] > 0.0).sum(axis=1) / np.maximum(judged.relevant, 1.0)
+    found: Floats = _found(judged, k).sum(axis=1) / np.maximum(judged.relevant, 1.0)
     return found
 
 
 def hit(judged: Judged, k: int) -> Floats:
     """1.0 where at least one of the first k is relevant."""
-    return (judged.grades[:, :k] > 0.0).any(axis=1).astype(np.float64)
+    best: Floats = _found(judged, k).max(axis=1, initial=0.0)
+    return best
 
 
 def mrr(judged: Judged, k: int) -> Floats:
     """The reciprocal rank of the first relevant one among the first k, 0 where there is none."""
-    found = judged.grades[:, :k] > 0.0
-    first: Floats = np.where(found.any(axis=1), 1.0 / (found.argmax(axis=1) + 1.0), 0.0)
-    return first
+    found = _found(judged, k)
+    best: Floats = (found / np.arange(1.0, found.shape[1] + 1.0)).max(axis=1, initial=0.0)
+    return best
 
 
 def ndcg(judged: Judged, k: int) -> Floats:
