@@ -183,6 +183,10 @@ class Trace:
         """Spreading reached this key along this path."""
         self._activations[key] = activation
 
+    def mentioned(self) -> list[str]:
+        """Every key on the activated paths, so that a drawing can name them."""
+        return list(dict.fromkeys(key for won in self._activations.values() for key in won.path[::2]))
+
     def step(self, stage: str, before: Ranking, after: Ranking, /) -> None:
         """Compare a ranking before and after a stage, so that every stage, also a plain function, leaves a trace."""
         old = dict(zip(before.keys, before.scores, strict=True))

@@ -24,6 +24,7 @@ def fits(recipe: Fusion) -> bool:
     staged = (recipe.spread, recipe.conflicts, recipe.rerank, recipe.diversity, recipe.pack, *recipe.extra)
     return (
         recipe.mode == "rrf"
+        and not recipe.complete
         and all(stage is None for stage in staged)
         and (recipe.dedup is None or _plain_dedup(recipe.dedup))
         and (recipe.boost is None or (type(recipe.boost) is HalfLife and recipe.boost.max_shift is None))

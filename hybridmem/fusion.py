@@ -181,6 +181,8 @@ class Fusion:
     c: float = 60
     depth: int | None = None
     """How many hits each arm is asked for; None: enough to fill k after dedup."""
+    complete: bool = False
+    """Let each arm score what only the others listed, where it can, so that like is compared with like."""
     gate: QualityGate | None = None
     spread: Spread | None = None
     dedup: SourceDedup | None = None
@@ -277,6 +279,10 @@ class Fusion:
         used = [(arm, weight) for arm, weight in zip(lists, weights, strict=True) if arm.items]
         keys_of = context.reader.keys
         columns = [keys_of(arm.items) for arm, _ in used]
+        everything = list(chain.from_iterable([arm.items for arm, _ in used]))
+        items = _first(list(chain.from_iterable(columns)), everything)
+        if self.complete:
+            used, columns = _completed(lists, weights, columns, items)
         if self.mode == "rrf":
             shares = [_rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
         else:
@@ -284,11 +290,29 @@ class Fusion:
             shares = [[weight * x for x in norm(_scores_or_ranks(arm))] for arm, weight in used]
         if context.trace is not None:
             context.trace.merged([arm for arm, _ in used], columns, shares)
-        everything = list(chain.from_iterable([arm.items for arm, _ in used]))
-        items = _first(list(chain.from_iterable(columns)), everything)
         ranked = sorted(merge(columns, shares).items(), key=_score, reverse=True)
         order = [key for key, _ in ranked]
         return Ranking(order, list(map(items.__getitem__, order)), [score for _, score in ranked])
+
+
+def _completed(
+    lists: Sequence[ArmList], weights: Sequence[float], columns: Sequence[list[str]], items: Mapping[str, Any]
+) -> tuple[list[tuple[ArmList, float]], list[list[str]]]:
+    """Each arm's list, followed by the candidates that only others listed but whose score it knows, best first."""
+    listed = iter(columns)
+    used: list[tuple[ArmList, float]] = []
+    grown: list[list[str]] = []
+    for arm, weight in zip(lists, weights, strict=True):
+        keys = next(listed) if arm.items else []
+        have, known = set(keys), arm.known or {}
+        more = sorted((-known[key], key) for key in items if key not in have and known.get(key))
+        if not keys and not more:
+            continue
+        scores = None if arm.scores is None else [*arm.scores, *(-score for score, _ in more)]
+        extra = [key for _, key in more] if scores is not None else []
+        used.append((arm._replace(items=[*arm.items, *(items[key] for key in extra)], scores=scores), weight))
+        grown.append([*keys, *extra])
+    return used, grown
 
 
 _score = itemgetter(1)

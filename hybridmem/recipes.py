@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,22 @@ _SLOTS: dict[str, tuple[type[Any], ...]] = {
     "pack": (Pack,),
 }
 
+_DEFAULT = Fusion(
+    mode="relative",
+    weights={"bm25": 0.5, "vector": 0.5},
+    depth=100,
+    complete=True,
+    gate=QualityGate(floor={"bm25": 1.0, "vector": 0.2}),
+    spread=Spread(strength=0.6, seeds=20),
+    dedup=SourceDedup(),
+    boost=HalfLife(strength=0.05),
+)
+"""Found on the tuning halves of the evaluation sets; docs/quality.md shows what each part is worth."""
+
 RECIPES: dict[str, Fusion] = {
     "rrf": Fusion(),
-    "default": Fusion(
-        mode="relative",
-        weights={"bm25": 0.6, "vector": 0.4},
-        depth=100,
-        spread=Spread(strength=0.5),
-        dedup=SourceDedup(),
-        boost=HalfLife(strength=0.02),
-    ),
-    "competition": Fusion(
-        mode="relative",
-        weights={"bm25": 0.6, "vector": 0.4},
-        depth=100,
-        spread=Spread(strength=0.5),
-        dedup=SourceDedup(),
-        boost=Competition(),
-        conflicts=Conflicts(),
-    ),
+    "default": _DEFAULT,
+    "competition": replace(_DEFAULT, boost=Competition(), conflicts=Conflicts()),
 }
 
 

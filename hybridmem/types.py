@@ -60,6 +60,11 @@ class Memory:
     supersedes: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def embedded(self) -> str:
+        """What an embedder sees: the title, where there is one, and the text."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
 
 class Edge(NamedTuple):
     """A link between two memories of one namespace; walked both ways."""
@@ -105,6 +110,8 @@ class ArmList(NamedTuple):
     notes: Mapping[str, str] | None = None
     skipped: str | None = None
     """Why this arm brought nothing, when it failed or timed out and the policy was to go on."""
+    known: Mapping[str, float] | None = None
+    """Raw scores of candidates that this arm did not list but can score, for recipes with `complete=True`."""
 
 
 class Ranking(NamedTuple):
@@ -156,6 +163,10 @@ class Graph(Protocol):
         self, seeds: Mapping[str, float], targets: Sequence[str], /, *, hops: int = 2, decay: float = 0.5
     ) -> Mapping[str, Activation]:
         """The winning path to each target: slower, for receipts only."""
+        ...
+
+    def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
+        """The k most activated keys, seeds (scaled so that the best is 1) among them: the graph as an arm."""
         ...
 
     def items(self, keys: Sequence[str], /) -> list[Any]:

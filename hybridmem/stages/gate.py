@@ -72,7 +72,7 @@ class QualityGate:
         return bound if share is None else max(bound, share * best)
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
-        name, items, scores, notes, skipped = arm
+        name, items, scores, notes, skipped, known = arm
         if not scores:
             return arm
         bound = self.bound(name, max(scores))
@@ -83,4 +83,4 @@ class QualityGate:
             keys = context.reader.keys([items[i] for i in low])
             context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
         keep = [score >= bound for score in scores]
-        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped)
+        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped, known)

@@ -23,7 +23,7 @@ class Spread:
     strength: float = 0.5
     hops: int = 2
     decay: float = 0.5
-    seeds: int = 40
+    seeds: int = 20
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and self.strength >= 0):

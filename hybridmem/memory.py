@@ -1,0 +1,327 @@
+"""HybridMemory: the one door. Add, update, forget, link, search, explain, over one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hybridmem.embed import Embedder, as_embedder
+from hybridmem.engine import Question
+from hybridmem.errors import ConfigError, MissingExtraError, NotFoundError
+from hybridmem.explain import Explanation
+from hybridmem.fanout import in_thread
+from hybridmem.fusion import Fusion
+from hybridmem.indexes.graph import GraphSettings
+from hybridmem.opening import open_engine
+from hybridmem.recipes import load_recipe
+from hybridmem.results import Result
+from hybridmem.space import IndexSettings
+from hybridmem.stages import Pack
+from hybridmem.stores.base import Progress, Store, Version, View
+from hybridmem.text import Analyzer
+from hybridmem.times import epoch
+from hybridmem.types import Edge, Memory
+
+__all__ = ["HybridMemory"]
+
+Self = TypeVar("Self", bound="HybridMemory")
+Content = str | Memory | Mapping[str, Any]
+BATCH = 1_000
+"""Memories embedded and written in one transaction: what progress has reported is on disk."""
+
+
+class HybridMemory:
+    """A memory that keeps facts over time and finds them by words, meaning and association.
+
+    >>> memory = HybridMemory(embedder=None)
+    >>> kept = memory.add_many(["Ana moved to Lisbon in May", "Ana's cat is called Pixel"])
+    >>> memory.search("Where does Ana live? Lisbon?")[0].text
+    'Ana moved to Lisbon in May'
+    >>> memory.close()
+
+    `path` is a file (made when it is not there), ":memory:", a folder of Markdown notes ("notes/"), a
+    "postgresql://…" address, or any store. `embedder` is any LangChain, LlamaIndex or Chroma embedding object, a
+    function from texts to vectors, "local", None for words and graph alone, or "auto": local where it is installed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Store = ":memory:",
+        *,
+        embedder: Any = "auto",
+        namespace: str = "",
+        recipe: str | Path | Mapping[str, Any] | Fusion = "default",
+        k: int = 8,
+        analyzer: Analyzer | None = None,
+        k1: float = 1.2,
+        b: float = 0.75,
+        graph: GraphSettings | bool = True,
+        vectors: Any = None,
+        clock: Callable[[], float] = time.time,
+        **options: Any,
+    ) -> None:
+        chosen = GraphSettings() if graph is True else graph or None
+        model = _embedder(embedder)
+        settings = IndexSettings(analyzer or Analyzer(), k1, b, chosen, model is not None)
+        self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
+        self._namespace = namespace
+        self._recipe = load_recipe(recipe)
+        self._k = _at_least_one(k)
+        self._owner = True
+
+    # --- views and life
+
+    def namespace(self: Self, name: str, /) -> Self:
+        """The same memory as another user or agent sees it: nothing is visible across namespaces."""
+        other = object.__new__(type(self))
+        other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
+        other._namespace, other._owner = name, False  # noqa: SLF001
+        return other
+
+    @property
+    def name(self) -> str:
+        """The namespace of this view."""
+        return self._namespace
+
+    @property
+    def store(self) -> Store:
+        """The truth behind this memory."""
+        return self._engine.store
+
+    @property
+    def recipe(self) -> Fusion:
+        """How answers are ranked."""
+        return self._engine.recipe_for(self._recipe)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that search: without an embedder there is no "vector"."""
+        return self._engine.arms
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """What turns texts into vectors; None: words and graph alone."""
+        return self._engine.embedder
+
+    def close(self) -> None:
+        """Write down what makes the next open fast, and close the store. A namespace's view closes nothing."""
+        if self._owner:
+            self._engine.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.store.count(view=self._view())
+
+    def __repr__(self) -> str:
+        return f"HybridMemory(namespace={self._namespace!r}, arms={self.arms})"
+
+    # --- writing
+
+    def add(self, content: Content, /, **fields: Any) -> str:
+        """Remember one thing and give its id: a text with fields, a Memory, or a dict."""
+        return self.add_many([_memory(content, fields)])[0]
+
+    def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
+        """Remember many, a thousand to a transaction; `progress(done, total)` counts what is safe on disk."""
+        total = len(contents) if isinstance(contents, Sequence) else None
+        ids: list[str] = []
+        batch: list[Memory] = []
+        for content in contents:
+            batch.append(_memory(content, {}))
+            if len(batch) >= BATCH:
+                ids += self._put(batch)
+                batch = []
+                _tell(progress, len(ids), total)
+        ids += self._put(batch)
+        _tell(progress, len(ids), total)
+        return ids
+
+    def _put(self, batch: Sequence[Memory]) -> list[str]:
+        if not batch:
+            return []
+        vectors = None
+        if self.embedder is not None:
+            vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
+            self._engine.record(self.embedder)
+        return self.store.put(batch, namespace=self._namespace, vectors=vectors)
+
+    def update(self, id: str, /, **changes: Any) -> Memory:
+        """Change fields of a memory; the old version stays in its history."""
+        new = _memory(dataclasses.replace(self.get(id), updated_at=None), changes)
+        self._put([new])
+        return self.get(id)
+
+    def forget(self, *ids: str) -> int:
+        """Forget memories: out of every search at once, kept in the history. `erase` removes for good."""
+        return self.store.delete(ids, namespace=self._namespace)
+
+    def erase(self, *ids: str) -> int:
+        """Remove memories with all their versions and vectors, for good."""
+        count: int = self.store.erase(ids, namespace=self._namespace)  # type: ignore[attr-defined]
+        return count
+
+    def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:
+        """Let two memories remind of each other; the relation `contradicts` makes the weaker one yield."""
+        self.store.link([Edge(a, b, relation, weight)], namespace=self._namespace)
+
+    def unlink(self, a: str, b: str, /, relation: str = "related") -> bool:
+        """Undo a link; False when there was none."""
+        return self.store.unlink([Edge(a, b, relation)], namespace=self._namespace) > 0
+
+    def reinforce(self, id: str, /, by: float = 0.1) -> float:
+        """Strengthen a memory by 0.1, up to 1.0; gives its new strength."""
+        return self.store.reinforce(id, namespace=self._namespace, by=by)
+
+    def decay(self, now: datetime | None = None) -> int:
+        """Weaken by exp(−0.01 · days), once for each elapsed day however often it is called."""
+        return self.store.decay(namespace=self._namespace, now=now)
+
+    # --- reading
+
+    def get(self, id: str, /, *, as_of: Any = None) -> Memory:
+        """One memory as it is, or as it was; NotFoundError when it is not there."""
+        found = self.store.get([id], view=self._view(as_of, superseded=True))[0]
+        if found is None:
+            raise NotFoundError(f"no memory {id!r} in namespace {self._namespace!r}")
+        return found
+
+    def list(self, *, filter: Any = None, as_of: Any = None, superseded: bool = True) -> Iterator[Memory]:
+        """All memories that pass a filter, superseded ones too, by id."""
+        return self.store.list(view=self._view(as_of, superseded=superseded), filter=filter)
+
+    def history(self, id: str, /) -> Sequence[Version]:
+        """Every version of a memory, oldest first."""
+        return self.store.history(id, namespace=self._namespace)
+
+    def search(self, query: str, /, **how: Any) -> Sequence[Result]:
+        """The best memories for a question, best first.
+
+        k (8): how many · filter: {"tags": {"$contains": "home"}} · as_of: answer from what was stored at that time ·
+        namespace · recipe · superseded: also search what was superseded · tokens: a budget instead of k alone ·
+        touch: count the access of what is returned · min_confidence: answer nothing rather than noise.
+        """
+        return self._results(self._question(query, **how), touch=bool(how.get("touch")))
+
+    async def asearch(self, query: str, /, **how: Any) -> Sequence[Result]:
+        """The same without blocking the event loop."""
+        question = self._question(query, **how)
+        if self.embedder is not None:
+            question = question._replace(vector=await self.embedder.aquery(query))
+        touch = bool(how.get("touch"))
+        found: Sequence[Result] = await in_thread(lambda: self._results(question, touch=touch))
+        return found
+
+    def explain(self, query: str, /, **how: Any) -> Explanation:
+        """Why each result is there, and `.why_not(id)` for one that is not."""
+        return self._engine.explain(self._engine.answer(self._question(query, **how)))
+
+    def search_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
+        """One arm alone ("bm25", "vector" or "graph"), with its raw scores."""
+        hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
+        question = self._question(query, **how)
+        hits = self._engine.arm(arm, question, hops=hops, decay=decay)
+        return self._engine.fetch(hits.ids, hits.scores, question.view)
+
+    # --- upkeep
+
+    def reindex(self, *, progress: Progress | None = None) -> None:
+        """Build everything that is derived again: vectors by this embedder, and every index from the store."""
+        self._engine.reindex(progress)
+
+    def check(self) -> Sequence[str]:
+        """What is wrong with the store, in words; empty when all is well."""
+        return self.store.check()
+
+    def backup(self, path: str | Path, /) -> None:
+        """Copy the whole store while it is in use."""
+        self.store.backup(path)
+
+    # --- inside
+
+    def _view(self, as_of: Any = None, *, superseded: bool = False) -> View:
+        return View(self._namespace, None if as_of is None else _moment(as_of), superseded)
+
+    def _question(self, query: str, **how: Any) -> Question:
+        unknown = [name for name in how if name not in _HOW]
+        if unknown:
+            raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
+        recipe = self._recipe if how.get("recipe") is None else load_recipe(how["recipe"])
+        if how.get("tokens") is not None:
+            recipe = dataclasses.replace(recipe, pack=Pack(tokens=how["tokens"]))
+        view = self._view(how.get("as_of"), superseded=bool(how.get("superseded")))
+        if how.get("namespace") is not None:
+            view = view._replace(namespace=how["namespace"])
+        k = _at_least_one(self._k if how.get("k") is None else how["k"])
+        recipe = self._engine.recipe_for(recipe)
+        return Question(query, view, k, recipe, how.get("filter"), None, how.get("min_confidence"))
+
+    def _results(self, question: Question, *, touch: bool) -> Sequence[Result]:
+        results = self._engine.results(question)
+        if touch and results and question.view.as_of is None:
+            self.store.touch([result.id for result in results], namespace=question.view.namespace)
+        return results
+
+
+_HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
+_FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
+
+
+def _memory(content: Content, fields: Mapping[str, Any]) -> Memory:
+    """A Memory from a text, a dict or a Memory, with more fields; unknown ones are refused with the known ones."""
+    if isinstance(content, Memory):
+        given: dict[str, Any] = dict(fields)
+    elif isinstance(content, str):
+        given = {"text": content, **fields}
+    elif isinstance(content, Mapping):
+        given = {**content, **fields}
+    else:
+        raise ConfigError(f"cannot remember a {type(content).__name__}: give a text, a Memory or a dict")
+    for name in given:
+        if name not in _FIELDS:
+            raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
+    for name in ("tags", "entities"):
+        if name in given:
+            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    if isinstance(content, Memory):
+        return dataclasses.replace(content, **given)
+    if "text" not in given:
+        raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
+    return Memory(**given)
+
+
+def _embedder(given: Any) -> Embedder | None:
+    if given is None:
+        return None
+    if given != "auto" if isinstance(given, str) else True:
+        return as_embedder(given)
+    try:
+        return as_embedder("local")
+    except MissingExtraError:
+        return None
+
+
+def _moment(as_of: Any) -> float:
+    when = epoch(as_of)
+    if when is None:
+        raise ConfigError(f"as_of = {as_of!r} is not a time: give a datetime, ISO-8601 text or epoch seconds")
+    return when
+
+
+def _at_least_one(k: int) -> int:
+    if not isinstance(k, int) or k < 1:
+        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up")
+    return k
+
+
+def _tell(progress: Progress | None, done: int, total: int | None) -> None:
+    if progress is not None:
+        progress(done, total)

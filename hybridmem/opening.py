@@ -1,0 +1,60 @@
+"""Opening: from what a user writes (a path, an address, a folder, a store) to an engine over the right store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hybridmem.embed import Embedder
+from hybridmem.engine import Engine
+from hybridmem.errors import ConfigError
+from hybridmem.space import IndexSettings
+from hybridmem.stores.base import Store, View
+
+__all__ = ["open_engine", "open_store"]
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **options: Any) -> Store:
+    """The store behind a path: a SQLite file, a folder of Markdown notes, a PostgreSQL address, or itself."""
+    if not isinstance(path, (str, Path)):
+        if options:
+            raise ConfigError(f"this is a store already: {', '.join(options)} cannot be set again")
+        return path
+    text = str(path)
+    if text.startswith(POSTGRES):
+        from hybridmem.stores.postgres import PostgresStore
+
+        return PostgresStore(text, clock=clock, **options)
+    if text != ":memory:" and (text.endswith("/") or Path(text).is_dir()):
+        from hybridmem.stores.markdown import MarkdownStore
+
+        return MarkdownStore(text, clock=clock, **options)
+    from hybridmem.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(text, clock=clock, **options)
+
+
+def open_engine(
+    path: str | Path | Store,
+    /,
+    *,
+    embedder: Embedder | None,
+    settings: IndexSettings,
+    vectors: Any,
+    clock: Callable[[], float],
+    **options: Any,
+) -> Engine:
+    """An engine over a store; a server that searches by itself brings its own spaces."""
+    store = open_store(path, clock=clock, **options)
+    try:
+        if vectors is not None:
+            settings = settings._replace(make_vectors=vectors)
+        own = getattr(store, "space", None)
+        make: Callable[[View], Any] | None = None if own is None else lambda view: own(view, settings)
+        return Engine(store, embedder=embedder, settings=settings, clock=clock, make_space=make)
+    except BaseException:
+        store.close()
+        raise

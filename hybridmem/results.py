@@ -1,0 +1,62 @@
+"""What a search gives: results with their memory, score and, when asked, the receipt behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from hybridmem.explain import Explanation, Receipt
+from hybridmem.types import Entry, Memory
+
+__all__ = ["EntryReader", "Result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One answer. `score` lies in (0, 1]: the share of the best score possible. `receipt` is made when it is read."""
+
+    id: str
+    score: float
+    memory: Memory
+    _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The memory's text."""
+        return self.memory.text
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Why this result is where it is: the same fusion again, with its notebook open."""
+        if self._explain is None:
+            return None
+        return next((receipt for receipt in self._explain().receipts if receipt.key == self.id), None)
+
+
+class EntryReader:
+    """Reads entries for a fusion; what an entry does not hold is fetched from the store, for these items only."""
+
+    def __init__(
+        self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
+    ) -> None:
+        self._memories = memories
+        self._vectors = vectors
+
+    def keys(self, items: Sequence[Entry], /) -> list[str]:
+        """The memories' ids."""
+        return [item[0] for item in items]
+
+    def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:
+        """One field of each memory, or of its metadata."""
+        if name in Entry._fields:
+            return list(map(attrgetter(name), items))
+        ids = self.keys(items)
+        if name == "vector":
+            return self._vectors(ids)
+        found = self._memories(ids)
+        if name in Memory.__dataclass_fields__:
+            return [None if memory is None else getattr(memory, name) for memory in found]
+        path = name.removeprefix("metadata.")
+        return [None if memory is None else memory.metadata.get(path) for memory in found]
