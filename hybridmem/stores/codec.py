@@ -1,0 +1,261 @@
+"""Memories to database columns and back: text made storable, JSON, times, vectors. Shared by every SQL store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Any, get_args
+
+import numpy as np
+
+from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.times import epoch, from_epoch, iso
+from hybridmem.types import Edge, Memory, Status
+
+__all__ = [
+    "BODY",
+    "body_row",
+    "check_edge",
+    "check_memory",
+    "clean",
+    "decode_vector",
+    "dump",
+    "encode_vector",
+    "memory_from",
+    "seconds",
+]
+
+BODY = (
+    "title",
+    "tags",
+    "predicate",
+    "subject",
+    "source_id",
+    "thread",
+    "type",
+    "entities",
+    "created_at",
+    "updated_at",
+    "confidence",
+    "supersedes",
+    "metadata",
+    "text",
+)
+"""The columns of a memory's body, in the order of `body_row`; the other fields can change without a new body."""
+
+_STATUSES: tuple[str, ...] = get_args(Status)
+_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
+_OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
+_DEPTH = 100
+
+
+def clean(text: str, /) -> str:
+    """The text with lone surrogates (halves of an emoji, which no encoding can hold) replaced by U+FFFD.
+
+    >>> clean("ok \\ud83d") == "ok \\ufffd"
+    True
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+# --- checking what comes in
+
+
+def check_memory(memory: Memory, /, *, namespace: str) -> None:
+    """Refuse what could not be stored or would break a promise, naming the field, the value and what is allowed."""
+    if not isinstance(memory, Memory):
+        raise ConfigError(f"a store takes Memory objects, not {type(memory).__name__}")
+    for name in _TEXTS:
+        if not isinstance(getattr(memory, name), str):
+            raise ConfigError(f"Memory.{name} must be a str, not {getattr(memory, name)!r}")
+    for name in _OPTIONAL_TEXTS:
+        if not isinstance(getattr(memory, name), str | None):
+            raise ConfigError(f"Memory.{name} must be a str or None, not {getattr(memory, name)!r}")
+    if clean(memory.id) != memory.id:
+        raise ConfigError(f"a memory's id must be encodable text, not {memory.id!r}")
+    if memory.namespace not in ("", namespace):
+        raise ConfigError(
+            f"memory {memory.id!r} belongs to namespace {memory.namespace!r} and cannot be put into {namespace!r}: "
+            "pass that namespace, or a copy with namespace=''"
+        )
+    if memory.status not in _STATUSES:
+        raise ConfigError(f"Memory.status must be one of {', '.join(_STATUSES)}, not {memory.status!r}")
+    if memory.supersedes is not None and memory.supersedes == memory.id:
+        raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
+    _check_numbers(memory)
+
+
+def _check_numbers(memory: Memory) -> None:
+    for name in ("strength", "confidence"):
+        value = getattr(memory, name)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 <= value <= 1:
+            raise ConfigError(f"Memory.{name} must be a number from 0 to 1, not {value!r}")
+    count = memory.access_count
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
+        raise ConfigError(f"Memory.access_count must be an integer >= 0, not {count!r}")
+
+
+def check_edge(edge: Edge, /) -> Edge:
+    """The edge as it is stored, or an error naming what is wrong with it."""
+    if not isinstance(edge, tuple) or not 2 <= len(edge) <= 4:  # noqa: PLR2004 - a, b, relation, weight
+        raise ConfigError(f"an edge is Edge(a, b, relation, weight), not {edge!r}")
+    edge = Edge(*edge)
+    for name in ("a", "b", "relation"):
+        value = getattr(edge, name)
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"Edge.{name} must be a non-empty str, not {value!r}")
+    weight = edge.weight
+    if isinstance(weight, bool) or not isinstance(weight, int | float | np.floating) or not 0 <= weight < math.inf:
+        raise ConfigError(f"Edge.weight must be a number >= 0, not {weight!r}")
+    return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(weight))
+
+
+def seconds(value: Any, field: str, /) -> float | None:
+    """A time field as epoch seconds; None stays None; anything unreadable is an error."""
+    if value is None:
+        return None
+    result = epoch(value)
+    if result is None:
+        raise ConfigError(f"{field} must be a datetime, date, ISO-8601 text or epoch number, not {value!r}")
+    return result
+
+
+# --- out to the database
+
+
+def body_row(memory: Memory, created: float | None, updated: float | None, confidence: float, /) -> tuple[Any, ...]:
+    """A memory's body in the order of BODY."""
+    return (
+        clean(memory.title),
+        _words(memory.tags, "tags"),
+        clean(memory.predicate),
+        clean(memory.subject),
+        None if memory.source_id is None else clean(memory.source_id),
+        None if memory.thread is None else clean(memory.thread),
+        clean(memory.type),
+        _words(memory.entities, "entities"),
+        created,
+        updated,
+        confidence,
+        None if memory.supersedes is None else clean(memory.supersedes),
+        dump(memory.metadata) if memory.metadata else None,
+        clean(memory.text),
+    )
+
+
+def _words(words: Sequence[str], field: str) -> str | None:
+    if not words:
+        return None
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"Memory.{field} must be a sequence of str, not {words!r}")
+    return json.dumps([clean(word) for word in words], ensure_ascii=False)
+
+
+def dump(metadata: Mapping[str, Any], /) -> str:
+    """Metadata as JSON. Times become ISO-8601 text, tuples and sets lists, numpy numbers plain ones.
+
+    >>> dump({"when": date(2024, 5, 1), "n": (1, 2)})
+    '{"when": "2024-05-01", "n": [1, 2]}'
+    """
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"Memory.metadata must be a mapping, not {metadata!r}")
+    return json.dumps(_plain(metadata, "metadata", 0), ensure_ascii=False)
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - one line per kind of value
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return clean(str(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigError(f"{where} is {value!r}: JSON has no such number, use None")
+        return float(value)
+    if depth > _DEPTH:
+        raise ConfigError(f"metadata is nested deeper than {_DEPTH} levels (or contains itself)")
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return [_plain(item, where, depth + 1) for item in sorted(value, key=repr)]
+    if isinstance(value, datetime):
+        stamp = epoch(value)
+        return value.isoformat() if stamp is None else iso(stamp)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist(), where, depth + 1)
+    raise ConfigError(f"{where} is a {type(value).__name__}, which JSON cannot hold; use str, numbers, lists, mappings")
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str | int | float):
+        raise ConfigError(f"{where} has the key {key!r}: keys must be str")
+    return clean(str(key))
+
+
+# --- back from the database
+
+
+@lru_cache(maxsize=2048)  # the same few tags come back again and again
+def _tuple(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
+    """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
+    (id_, status, strength, access_count, last_accessed, title, tags, predicate, subject, source_id, thread, type_,
+     entities, created, updated, confidence, supersedes, metadata, text) = row  # fmt: skip
+    return Memory(
+        text,
+        id_,
+        title,
+        _tuple(tags) if tags else (),
+        predicate,
+        subject,
+        source_id,
+        thread,
+        type_,
+        namespace,
+        _tuple(entities) if entities else (),
+        None if created is None else from_epoch(created),
+        None if updated is None else from_epoch(updated),
+        status,
+        strength,
+        confidence,
+        access_count,
+        None if last_accessed is None else from_epoch(last_accessed),
+        supersedes,
+        json.loads(metadata) if metadata else {},
+    )
+
+
+# --- vectors
+
+
+def encode_vector(vector: Any, id_: str, /) -> bytes | None:
+    """A vector as little-endian float32 bytes; None stays None."""
+    if vector is None:
+        return None
+    try:
+        array = np.asarray(vector, dtype="<f4")
+    except (TypeError, ValueError) as error:
+        raise EmbeddingError(f"the vector of memory {id_!r} is not numeric: {error}") from error
+    if array.ndim != 1 or array.size == 0:
+        raise EmbeddingError(f"the vector of memory {id_!r} must have one dimension, not the shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise EmbeddingError(f"the vector of memory {id_!r} has values that are not finite")
+    return array.tobytes()
+
+
+def decode_vector(data: bytes | None, /) -> Any:
+    """The float32 array of stored bytes (read-only, no copy); None stays None."""
+    return None if data is None else np.frombuffer(data, dtype="<f4")

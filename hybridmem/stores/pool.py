@@ -1,0 +1,290 @@
+"""Connections to one SQLite file: borrowed by any thread, one writer at a time, errors in our own words."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from hybridmem.errors import ConfigError, CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
+from hybridmem.filter_sql import dig
+from hybridmem.stores import schema
+from hybridmem.times import epoch
+
+__all__ = ["Pool", "Synchronous", "guarded", "translate"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Synchronous = Literal["full", "normal"]
+
+_PAGE = 8192  # five 384-dimension vectors fit a page; at 4096 a quarter of the file would be padding
+_CACHE_KIB = 16_384
+_WAL_LIMIT = 64 * 1024 * 1024  # a WAL grown by a bulk load shrinks back to this
+
+
+class Pool:
+    """Lends connections to readers, the newest first so that its caches are warm; writers take turns.
+
+    Not one connection per thread: short-lived threads would each leave one behind.
+    """
+
+    def __init__(self, path: str, /, *, busy_timeout: float = 5.0, synchronous: Synchronous = "full") -> None:
+        if synchronous not in ("full", "normal"):
+            raise ConfigError(f"synchronous must be 'full' or 'normal', not {synchronous!r}")
+        if not 0 <= busy_timeout < float("inf"):
+            raise ConfigError(f"busy_timeout must be a number of seconds >= 0, not {busy_timeout!r}")
+        self.path = path
+        self.in_memory = path == ":memory:"
+        self.busy_timeout = busy_timeout
+        self._synchronous = synchronous
+        self._closed = False
+        self._reset()
+        with translate(path):
+            self._open()
+        _POOLS.add(self)
+
+    def _reset(self) -> None:
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._write_lock = threading.Lock()
+        self._memory_lock = threading.RLock()
+
+    def _open(self) -> None:
+        conn = self._connect()
+        try:
+            if not self.in_memory:
+                self._retry(conn, "PRAGMA journal_mode = WAL")
+            self._retry(conn, "BEGIN IMMEDIATE")
+            try:
+                schema.prepare(conn, self.path)
+            except BaseException:
+                conn.execute("ROLLBACK")
+                raise
+            conn.execute("COMMIT")
+        except BaseException:
+            conn.close()
+            raise
+        self._idle.append(conn)
+
+    def _connect(self) -> sqlite3.Connection:
+        conn = sqlite3.connect(
+            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        try:
+            conn.execute(f"PRAGMA page_size = {_PAGE}")  # counts only while the file is empty
+            conn.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            conn.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+            conn.execute(f"PRAGMA synchronous = {self._synchronous.upper()}")
+            conn.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten with zeros
+            conn.execute("PRAGMA temp_store = MEMORY")
+            conn.execute("PRAGMA trusted_schema = OFF")  # a hostile file's triggers and views may not call functions
+            conn.create_function("hybridmem_epoch", 1, epoch, deterministic=True)
+            conn.create_function("hybridmem_dig", 2, dig, deterministic=True)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+    # --- reading
+
+    def take(self) -> sqlite3.Connection:
+        """Borrow a connection; give it back with `give`, whatever happens."""
+        if self.in_memory:
+            self._memory_lock.acquire()
+        if self._closed:
+            self._unlock_memory()
+            raise StoreClosedError(f"the store {self.path} is closed")
+        try:
+            return self._idle.pop() if not self.in_memory else self._idle[0]
+        except IndexError:
+            return self._connect()
+
+    def give(self, conn: sqlite3.Connection, /) -> None:
+        """Return a borrowed connection."""
+        if self.in_memory:
+            self._unlock_memory()
+        elif self._closed:
+            conn.close()
+        else:
+            self._idle.append(conn)
+            if self._closed:  # closed between the two lines above
+                self._close_idle()
+
+    def _unlock_memory(self) -> None:
+        if self.in_memory:
+            self._memory_lock.release()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees one moment of the file, however many statements are run on it."""
+        conn = self.take()
+        try:
+            nested = conn.in_transaction
+            if not nested:
+                conn.execute("BEGIN")
+            try:
+                yield conn
+            finally:
+                if not nested:
+                    conn.execute("COMMIT")
+        finally:
+            self.give(conn)
+
+    # --- writing
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: everything in it happens, or nothing does."""
+        if not self._write_lock.acquire(timeout=self.busy_timeout):
+            raise StoreBusyError(self._busy())
+        try:
+            conn = self.take()
+            try:
+                self._retry(conn, "BEGIN IMMEDIATE")
+                try:
+                    yield conn
+                    conn.execute("COMMIT")
+                except BaseException:
+                    if conn.in_transaction:
+                        conn.execute("ROLLBACK")
+                    raise
+            finally:
+                self.give(conn)
+        finally:
+            self._write_lock.release()
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the file and empty it, as far as readers elsewhere allow."""
+        conn = self.take()
+        try:
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self.give(conn)
+
+    def _retry(self, conn: sqlite3.Connection, statement: str) -> None:
+        """Run a statement that needs the write lock, asking again every millisecond or so until the timeout.
+
+        SQLite's own busy handler sleeps up to 100 ms between tries, so that under steady writing by others an unlucky
+        process can miss every gap for seconds. Asking often and at random makes that practically impossible.
+        """
+        deadline = time.monotonic() + self.busy_timeout
+        conn.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    conn.execute(statement)
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error):
+                        raise
+                    if time.monotonic() >= deadline:
+                        raise StoreBusyError(self._busy()) from error
+                else:
+                    return
+                time.sleep(random.uniform(0.0002, 0.003))  # noqa: S311 - not a secret
+        finally:
+            conn.execute(f"PRAGMA busy_timeout = {int(self.busy_timeout * 1000)}")
+
+    def _busy(self) -> str:
+        return f"{self.path} was held by another writer for longer than {self.busy_timeout:g} s (busy_timeout)"
+
+    # --- the end
+
+    def close(self) -> None:
+        """Close every connection; those lent out are closed when they come back."""
+        self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            try:
+                conn = self._idle.pop()
+            except IndexError:
+                return
+            conn.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+_GRAVEYARD: list[Any] = []
+
+
+def _after_fork() -> None:
+    """A child process opens its own connections: SQLite's must not cross a fork, nor even be closed there."""
+    for pool in list(_POOLS):
+        idle = pool._idle  # noqa: SLF001
+        pool._reset()  # noqa: SLF001
+        if pool.in_memory:
+            pool._idle.extend(idle)  # noqa: SLF001 - the child's own copy of the memory
+        else:
+            _GRAVEYARD.append(idle)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# --- errors
+
+_BUSY = ("locked", "busy")
+_WORDS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("locked", StoreBusyError, "{path} was held by another process for longer than the busy timeout"),
+    ("malformed", CorruptStoreError, "{path} is damaged: restore a backup, or export what can still be read"),
+    ("not a database", CorruptStoreError, "{path} is not an SQLite file, or its beginning is damaged"),
+    (
+        "disk is full",
+        StoreError,
+        "no space left for {path}: nothing of this call was written, all earlier writes stand",
+    ),
+    ("readonly", StoreError, "{path} is read-only: hybridmem needs to write the file and its folder"),
+    ("unable to open", StoreError, "cannot open {path}: the folder must exist and both must be writable"),
+    ("disk i/o", StoreError, "the disk failed under {path}: nothing of this call was acknowledged"),
+    ("closed database", StoreClosedError, "the store {path} is closed"),
+)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in _BUSY)
+
+
+def _explain(error: sqlite3.Error, path: str) -> StoreError:
+    text = str(error).lower()
+    for word, kind, message in _WORDS:
+        if word in text:
+            return kind(f"{message.format(path=path)} (SQLite: {error})")
+    return StoreError(f"{path}: {error}")
+
+
+@contextmanager
+def translate(path: str, /) -> Iterator[None]:
+    """Turn sqlite3's errors into ours.
+
+    Its Python-side mistakes (a value that cannot be bound) stay as they are: those would be bugs of ours.
+    """
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+        raise _explain(error, path) from error
+
+
+def guarded(method: Callable[P, T], /) -> Callable[P, T]:
+    """The same for every method of a store (an object with `.path`), without a context manager's cost."""
+
+    @functools.wraps(method)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except sqlite3.Error as error:
+            raise _explain(error, str(args[0].path)) from error  # type: ignore[attr-defined]
+
+    return wrapper

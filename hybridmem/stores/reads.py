@@ -1,0 +1,264 @@
+"""Reading the SQLite log: a view's memories, entries, edges and changes, now or as of a moment."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from hybridmem.conditions import FIELDS
+from hybridmem.indexes.base import Change
+from hybridmem.stores.base import Version, View
+from hybridmem.stores.codec import BODY, decode_vector, memory_from
+from hybridmem.stores.log import DELETE, ERASE, VECTOR, VITALS, marks
+from hybridmem.types import Edge, Entry, Memory
+
+__all__ = [
+    "Scope",
+    "changes",
+    "columns",
+    "count",
+    "edges",
+    "entries",
+    "get",
+    "history",
+    "ids",
+    "last_seq",
+    "namespaces",
+    "page",
+    "scope",
+    "vectors",
+]
+
+_VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
+_BODY = ", ".join(f"b.{name}" for name in BODY)
+_ENTRY = (
+    "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
+    "{h}.access_count, {h}.last_accessed"
+)
+
+
+class Scope(NamedTuple):
+    """A view as SQL: which rows to read (`m` memories, `h` where they stood, `b` bodies) and which are visible."""
+
+    namespace: str
+    h: str
+    """The alias of the row that says where a memory stands: `m` itself now, a version as of a moment."""
+    tables: str
+    visible: str
+    limit: int | None
+    """The last seq that counts, for a view as of a moment."""
+
+    @property
+    def where(self) -> str:
+        """The rows in view; bind the namespace."""
+        return f"m.namespace = ? AND {self.visible}"
+
+    def memory(self) -> str:
+        """The columns that `memory_from` takes."""
+        return f"m.id, {_VITALS.format(h=self.h)}, {_BODY}"
+
+
+def columns(view: View, /) -> dict[str, str]:
+    """Where a filter finds each field in the statements below."""
+    h = "m" if view.as_of is None else "h"
+    places = dict.fromkeys(("id", "namespace"), "m") | dict.fromkeys(
+        ("status", "strength", "access_count", "last_accessed"), h
+    )
+    return {name: f"{places.get(name, 'b')}.{name}" for name in (*FIELDS, "metadata")}
+
+
+def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
+    """Read a view: now straight from `memories`; as of T from the newest version of each recorded by then."""
+    limit = None if view.as_of is None else _seq_at(conn, view.as_of)
+    h = "m" if limit is None else "h"
+    visible = f"{h}.live" if view.superseded else f"{h}.live AND {h}.status <> 'superseded'"
+    tables = "memories m"
+    if limit is not None:
+        newest = f"(SELECT max(v.seq) FROM versions v WHERE v.mem = m.mem AND v.seq <= {limit:d})"
+        tables = f"memories m JOIN versions h ON h.seq = {newest}"
+    return Scope(view.namespace, h, tables, visible, limit)
+
+
+def last_seq(conn: sqlite3.Connection, /) -> int:
+    """The newest number of the whole store."""
+    return int(conn.execute("SELECT seq FROM state").fetchone()[0])
+
+
+def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
+    """The last seq recorded at or before a moment: recorded times never run backwards, so bisection finds it."""
+    newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
+    if at <= moment:
+        return int(newest)
+    return max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+
+
+def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
+    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"  # noqa: S608 - our own two names
+    low, high = 0, newest
+    while low < high:  # everything up to `low` counts; nothing after `high` does
+        middle = (low + high) // 2
+        row = conn.execute(query, (middle,)).fetchone()
+        if row is None or row[0] > high or row[1] > moment:
+            high = middle
+        else:
+            low = row[0]
+    return low
+
+
+# --- memories
+
+
+def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Memory]:
+    """The memories in view among some ids (a few hundred at most)."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "  # noqa: S608
+        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        (view.namespace, *ids_),
+    ).fetchall()
+    namespace = view.namespace
+    return {row[0]: memory_from(row, namespace) for row in rows}
+
+
+def page(
+    conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]], /, *, after: str, size: int
+) -> list[Memory]:
+    """The next memories by id that meet a condition."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "  # noqa: S608
+        f"WHERE {s.where} AND m.id > ? AND {condition[0]} ORDER BY m.id LIMIT ?",
+        (view.namespace, after, *condition[1], size),
+    ).fetchall()
+    return [memory_from(row, view.namespace) for row in rows]
+
+
+def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]] | None, /) -> frozenset[str]:
+    """The ids in view that meet a condition."""
+    s = scope(conn, view)
+    sql, parameters = f"SELECT m.id FROM {s.tables} WHERE {s.where}", []
+    if condition is not None:
+        sql = f"SELECT m.id FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body WHERE {s.where} AND {condition[0]}"  # noqa: S608
+        parameters = list(condition[1])
+    return frozenset([row[0] for row in conn.execute(sql, (view.namespace, *parameters))])
+
+
+def count(conn: sqlite3.Connection, view: View, /) -> int:
+    """How many memories are in view."""
+    s = scope(conn, view)
+    sql = f"SELECT count(*) FROM {s.tables} WHERE {s.where}"  # noqa: S608
+    return int(conn.execute(sql, (view.namespace,)).fetchone()[0])
+
+
+def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
+    """What ranking needs to know of every memory in view, oldest version first."""
+    s = scope(conn, view)
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
+    columns = _ENTRY.format(h=s.h, e=e)
+    rows = conn.execute(
+        f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",  # noqa: S608
+        (view.namespace,),
+    )
+    return list(map(Entry._make, rows))
+
+
+def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
+    """The vectors of the memories in view among some ids."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT m.id, x.data FROM {s.tables} JOIN vectors x ON x.seq = {s.h}.vector "  # noqa: S608
+        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        (view.namespace, *ids_),
+    )
+    return {id_: decode_vector(data) for id_, data in rows}
+
+
+def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bool) -> list[Version]:
+    """Every version of a memory, oldest first."""
+    hidden = (VECTOR,) if vitals else (VECTOR, VITALS)
+    rows = conn.execute(
+        f"SELECT h.seq, h.at, h.op, m.id, {_VITALS.format(h='h')}, {_BODY} FROM memories m "  # noqa: S608
+        "JOIN versions h ON h.mem = m.mem JOIN bodies b ON b.seq = h.body "
+        f"WHERE m.namespace = ? AND m.id = ? AND h.op NOT IN ({marks(len(hidden))}) ORDER BY h.seq",
+        (namespace, id_, *hidden),
+    )
+    return [Version(seq, at, memory_from(row, namespace), op in (DELETE, ERASE)) for seq, at, op, *row in rows]
+
+
+def namespaces(conn: sqlite3.Connection, /) -> list[str]:
+    """The namespaces that hold at least one memory, hopping over the index instead of reading every row."""
+    found, last = [], conn.execute("SELECT min(namespace) FROM memories").fetchone()[0]
+    while last is not None:
+        if conn.execute("SELECT 1 FROM memories WHERE namespace = ? AND live LIMIT 1", (last,)).fetchone():
+            found.append(last)
+        last = conn.execute("SELECT min(namespace) FROM memories WHERE namespace > ?", (last,)).fetchone()[0]
+    return found
+
+
+# --- edges and changes
+
+
+def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
+    """The links whose both ends are in view."""
+    s = scope(conn, view)
+    rows = _standing_edges(conn, s)
+    if not rows:
+        return []
+    seen = ids(conn, view, None)
+    return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
+
+
+def _standing_edges(conn: sqlite3.Connection, s: Scope) -> list[tuple[Any, ...]]:
+    if s.limit is None:
+        sql = "SELECT seq, a, b, relation, weight FROM edges WHERE namespace = ? ORDER BY seq"
+        return conn.execute(sql, (s.namespace,)).fetchall()
+    newest: dict[tuple[str, str, str], tuple[Any, ...]] = {}
+    sql = "SELECT seq, a, b, relation, weight, gone FROM edge_log WHERE namespace = ? AND seq <= ? ORDER BY seq"
+    for *row, gone in conn.execute(sql, (s.namespace, s.limit)):
+        key = (row[1], row[2], row[3])
+        newest.pop(key, None)
+        if not gone:
+            newest[key] = tuple(row)
+    return list(newest.values())
+
+
+def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
+    """The view's changes after `since`, oldest first, each memory once as it now stands."""
+    s = scope(conn, view)
+    linked = _edge_changes(conn, s, since)
+    stream = _memory_changes(conn, s, since, with_vectors=vectors)
+    return heapq.merge(stream, linked, key=attrgetter("seq")) if linked else stream
+
+
+def _memory_changes(conn: sqlite3.Connection, s: Scope, since: int, *, with_vectors: bool) -> Iterator[Change]:
+    data, join = ("x.data", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL", "")
+    written = "m.written" if s.limit is None else f"{s.h}.seq"
+    gone = f"AND {s.visible}" if not since else ""
+    rows = conn.execute(
+        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.memory()} FROM {s.tables} "  # noqa: S608
+        f"LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
+        f"WHERE m.namespace = ? AND {s.h}.seq > ? {gone} ORDER BY {s.h}.seq",
+        (s.namespace, since),
+    )
+    namespace = s.namespace
+    for row in rows:
+        if row[2]:
+            memory = memory_from(row[4:], namespace)
+            yield Change(row[0], row[4], memory, decode_vector(row[3]), None, False, row[1] > since)
+        else:
+            yield Change(row[0], row[4])
+
+
+def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int) -> list[Change]:
+    if not since:
+        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _standing_edges(conn, s)]
+    upto = 2**62 if s.limit is None else s.limit
+    rows = conn.execute(
+        "SELECT seq, a, b, relation, weight, gone FROM edge_log "
+        "WHERE seq > ? AND seq <= ? AND namespace = ? ORDER BY seq",
+        (since, upto, s.namespace),
+    )
+    return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]

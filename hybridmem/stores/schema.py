@@ -1,0 +1,90 @@
+"""The SQLite file: its tables, how a file is recognised, created and brought up to date."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+
+from hybridmem.errors import CorruptStoreError, SchemaVersionError
+
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "prepare"]
+
+APPLICATION_ID = 0x4879_4D65  # "HyMe": tells our files from other people's SQLite files
+VERSION = 1
+
+# memories   where each memory stands now: derived from `versions`, kept in the same transaction, verified by check()
+# versions   the log: never updated. `body` and `vector` point at what was written by this or an earlier version, so a
+#            change of vitals copies neither text nor vector
+# edge_log   the log of links, numbered in the same sequence; `edges` is where they stand now
+TABLES = """
+CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, at REAL NOT NULL);
+INSERT INTO state VALUES (1, 0, 0.0);
+
+CREATE TABLE memories (
+  mem INTEGER PRIMARY KEY, namespace TEXT NOT NULL, id TEXT NOT NULL,
+  seq INTEGER NOT NULL, written INTEGER NOT NULL, live INTEGER NOT NULL, body INTEGER, vector INTEGER,
+  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL, decayed REAL NOT NULL,
+  source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL,
+  UNIQUE (namespace, id));
+CREATE INDEX memories_by_seq ON memories (namespace, seq);
+
+CREATE TABLE versions (
+  seq INTEGER PRIMARY KEY, mem INTEGER NOT NULL, at REAL NOT NULL, op INTEGER NOT NULL, live INTEGER NOT NULL,
+  body INTEGER, vector INTEGER,
+  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL, decayed REAL NOT NULL);
+CREATE INDEX versions_by_memory ON versions (mem);
+
+CREATE TABLE bodies (
+  seq INTEGER PRIMARY KEY, title TEXT NOT NULL, tags TEXT, predicate TEXT NOT NULL, subject TEXT NOT NULL,
+  source_id TEXT, thread TEXT, type TEXT NOT NULL, entities TEXT, created_at REAL, updated_at REAL,
+  confidence REAL NOT NULL, supersedes TEXT, metadata TEXT, text TEXT NOT NULL);
+
+CREATE TABLE vectors (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+CREATE TABLE edge_log (
+  seq INTEGER PRIMARY KEY, at REAL NOT NULL, namespace TEXT NOT NULL,
+  a TEXT NOT NULL, b TEXT NOT NULL, relation TEXT NOT NULL, weight REAL NOT NULL, gone INTEGER NOT NULL);
+CREATE TABLE edges (
+  namespace TEXT NOT NULL, a TEXT NOT NULL, b TEXT NOT NULL, relation TEXT NOT NULL, weight REAL NOT NULL,
+  seq INTEGER NOT NULL, PRIMARY KEY (namespace, a, b, relation)) WITHOUT ROWID;
+CREATE INDEX edges_by_end ON edges (namespace, b);
+
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE snapshots (
+  namespace TEXT NOT NULL, name TEXT NOT NULL, part INTEGER NOT NULL, parts INTEGER NOT NULL,
+  watermark INTEGER NOT NULL, data BLOB NOT NULL, UNIQUE (namespace, name, part));
+"""
+
+Migration = Callable[[sqlite3.Connection], None]
+MIGRATIONS: Mapping[int, Migration] = {}
+"""From each version to the next: `{1: add_a_column}` brings a file of version 1 to version 2."""
+
+
+def prepare(
+    conn: sqlite3.Connection, path: str, /, *, version: int = VERSION, migrations: Mapping[int, Migration] = MIGRATIONS
+) -> None:
+    """Create the tables in an empty file, migrate an older one, refuse a newer or a foreign one.
+
+    Runs inside the caller's write transaction, so that two processes never both create or migrate.
+    """
+    found = _pragma(conn, "user_version")
+    foreign = _pragma(conn, "application_id") != APPLICATION_ID
+    if foreign and (found or conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):
+        raise CorruptStoreError(f"{path} is an SQLite file, but not a hybridmem store")
+    if found > version:
+        raise SchemaVersionError(
+            f"{path} has schema version {found}, and this hybridmem reads up to {version}: upgrade hybridmem to open it"
+        )
+    if foreign:
+        for statement in TABLES.split(";"):  # executescript would commit the caller's transaction
+            conn.execute(statement)
+        conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        found = VERSION
+    for step in range(found, version):
+        migrations[step](conn)
+    if _pragma(conn, "user_version") != version:
+        conn.execute(f"PRAGMA user_version = {version:d}")
+
+
+def _pragma(conn: sqlite3.Connection, name: str) -> int:
+    return int(conn.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,135 @@
+"""The whole SQLite log as rows of plain JSON values, and back: export, restore, export again is the same."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.stores.base import Progress
+from hybridmem.stores.codec import BODY, check_edge
+from hybridmem.stores.log import DELETE, ERASE, OPS, PUT, VECTOR, Head, Log
+from hybridmem.types import Edge
+
+__all__ = ["FORMAT", "export", "restore"]
+
+FORMAT = 1
+_VITALS = ("status", "strength", "access_count", "last_accessed", "decayed")
+_JSON = ("tags", "entities", "metadata")
+_CHUNK = 1000
+
+
+def export(conn: sqlite3.Connection, namespace: str | None, /) -> Iterator[dict[str, Any]]:
+    """A header, then settings (of a whole export), then every version and link in the order they were written."""
+    yield {"kind": "hybridmem", "format": FORMAT}
+    if namespace is None:
+        for key, value in conn.execute("SELECT key, value FROM meta ORDER BY key"):
+            yield {"kind": "meta", "key": key, "value": value}
+    yield from heapq.merge(_versions(conn, namespace), _links(conn, namespace), key=lambda row: row["seq"])
+
+
+def _versions(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str, Any]]:
+    only, bound = ("", ()) if namespace is None else ("WHERE m.namespace = ?", (namespace,))
+    body = ", ".join(f"b.{name}" for name in BODY)
+    rows = conn.execute(
+        f"SELECT v.seq, v.at, v.op, m.namespace, m.id, v.vector, x.data, v.status, v.strength, v.access_count, "  # noqa: S608
+        f"v.last_accessed, v.decayed, {body} FROM versions v JOIN memories m ON m.mem = v.mem "
+        "LEFT JOIN bodies b ON b.seq = v.seq LEFT JOIN vectors x ON x.seq = v.seq "
+        f"{only} ORDER BY v.seq",
+        bound,
+    )
+    for seq, at, op, space, id_, vector, data, *values in rows:
+        row: dict[str, Any] = {"kind": "memory", "op": OPS[op], "seq": seq, "at": at, "namespace": space, "id": id_}
+        row |= zip(_VITALS, values, strict=False)
+        if op == PUT:
+            fields = dict(zip(BODY, values[len(_VITALS) :], strict=True))
+            row |= fields | {name: json.loads(fields[name]) for name in _JSON if fields[name] is not None}
+        if data is not None:
+            row["vector"] = base64.b64encode(data).decode("ascii")
+        elif op == PUT and vector is not None:
+            row["keeps_vector"] = True
+        yield row
+
+
+def _links(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str, Any]]:
+    only, bound = ("", ()) if namespace is None else ("WHERE namespace = ?", (namespace,))
+    rows = conn.execute(f"SELECT * FROM edge_log {only} ORDER BY seq", bound)  # noqa: S608
+    for seq, at, space, a, b, relation, weight, gone in rows:
+        yield {
+            "kind": "edge", "op": "unlink" if gone else "link", "seq": seq, "at": at, "namespace": space,
+            "a": a, "b": b, "relation": relation, "weight": weight,
+        }  # fmt: skip
+
+
+# --- back
+
+
+def restore(log: Log, rows: Iterable[Mapping[str, Any]], progress: Progress | None, /) -> int:
+    """Replay rows in their order; how many. An empty store keeps their numbers and times, another one gives its own."""
+    exact, now, done = log.seq == 0, log.at, 0
+    for row in rows:
+        try:
+            done += _replay(log, row, exact=exact, now=now)
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {_short(row)}") from error
+        if done % _CHUNK == 0:
+            log.flush()
+            if progress is not None:
+                progress(done, None)
+    if progress is not None:
+        progress(done, done)
+    return done
+
+
+def _replay(log: Log, row: Mapping[str, Any], *, exact: bool, now: float) -> int:
+    kind = row["kind"]
+    if kind == "hybridmem":
+        if row["format"] != FORMAT:
+            raise ConfigError(f"this export has format {row['format']!r}, and this hybridmem reads {FORMAT}")
+        return 0
+    if kind == "meta":
+        log.conn.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (row["key"], row["value"]))
+        return 0
+    if exact:
+        log.seq, log.at = max(log.seq, int(row["seq"]) - 1), float(row["at"])
+    else:
+        log.at = now
+    if kind == "edge":
+        log.flush()  # a link must find its ends
+        edge = check_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
+        log.link(row["namespace"], edge, gone=row["op"] == "unlink")
+    elif kind == "memory":
+        _version(log, row)
+    else:
+        raise ConfigError(f"unknown kind {kind!r}; known: hybridmem, meta, memory, edge")
+    return 1
+
+
+def _version(log: Log, row: Mapping[str, Any]) -> None:
+    namespace, id_, op = row["namespace"], row["id"], OPS.index(row["op"])
+    log.heads(namespace, [id_])
+    head: Head = log.head(namespace, id_)
+    head.status, head.strength, head.access_count = row["status"], float(row["strength"]), int(row["access_count"])
+    head.last_accessed, head.decayed = row["last_accessed"], float(row["decayed"])
+    head.live = int(op not in (DELETE, ERASE))
+    if not (row.get("keeps_vector") or (op not in (PUT, VECTOR, DELETE, ERASE))):
+        head.vector = None
+    body = None
+    if op == PUT:
+        fields = {name: row[name] for name in BODY}
+        fields |= {name: json.dumps(row[name], ensure_ascii=False) for name in _JSON if row[name] is not None}
+        body = tuple(fields.values())
+        head.source_id, head.thread, head.confidence = row["source_id"], row["thread"], float(row["confidence"])
+        head.created_at, head.updated_at = row["created_at"], row["updated_at"]
+    data = row.get("vector")
+    log.record(head, op, body=body, vector=None if data is None else base64.b64decode(data, validate=True))
+
+
+def _short(row: Any) -> str:
+    text = repr(row)
+    return text if len(text) < 200 else f"{text[:200]}…"  # noqa: PLR2004 - a line or two
