@@ -89,7 +89,7 @@ class Not:
 Condition = Test | All | AnyOf | Not
 
 
-def parse(filter: Any, /) -> Condition:  # noqa: A002 - the word users know
+def parse(filter: Any, /) -> Condition:
     """Read a filter; None and {} match everything; a Condition is given back as it is.
 
     >>> parse({"type": "fact"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridmem.conditions import FIELDS, All, AnyOf, Condition, Not, Operand, Test
+from hybridmem.conditions import Condition
 from hybridmem.errors import ConfigError
 
 __all__ = ["to_chroma"]

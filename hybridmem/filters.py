@@ -22,6 +22,7 @@ from hybridmem.times import epoch
 from hybridmem.types import Memory
 
 __all__ = [
+    "SQL",
     "All",
     "AnyOf",
     "Condition",
@@ -29,7 +30,6 @@ __all__ = [
     "Field",
     "Not",
     "Operand",
-    "SQL",
     "SQLite",
     "Test",
     "compile_predicate",
@@ -49,7 +49,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def compile_predicate(filter: Any, /) -> Predicate:  # noqa: A002 - the word users know
+def compile_predicate(filter: Any, /) -> Predicate:
     """A function that tells whether a Memory, or a plain metadata mapping, matches.
 
     >>> compile_predicate({"pages": {"$gt": 3}})({"pages": 7})

@@ -1,5 +1,7 @@
 """Writing the SQLite log: every change is a new version with the next number; `memories` shows where each stands."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
 from __future__ import annotations
 
 import sqlite3
@@ -34,22 +36,24 @@ class Head:
     access_count: int = 0
     last_accessed: float | None = None
     decayed: float = 0.0
+    born: int = 0
     source_id: str | None = None
     thread: str | None = None
     created_at: float | None = None
     updated_at: float | None = None
     confidence: float = 1.0
+    title: str | None = None
     text: str | None = None
     supersedes: str | None = None
 
 
 _COLUMNS = (
-    "mem, namespace, id, seq, written, live, body, vector, status, strength, access_count, last_accessed, decayed, "
-    "source_id, thread, created_at, updated_at, confidence"
-).split(", ")
+    "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
+    "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence",
+)  # fmt: skip
 _HEAD = ", ".join(f"m.{name}" for name in _COLUMNS)
 _UPSERT = (
-    f"INSERT INTO memories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608
+    f"INSERT INTO memories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
     f"ON CONFLICT (mem) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[3:])}"
 )
 
@@ -64,7 +68,8 @@ class Log:
 
     def __init__(self, conn: sqlite3.Connection, /, *, now: float) -> None:
         self.conn = conn
-        self.seq, last = self._start, _ = conn.execute("SELECT seq, at FROM state").fetchone()
+        self._start, last = conn.execute("SELECT seq, at FROM state").fetchone()
+        self.seq: int = self._start
         self.at = max(now, last)  # recorded times never run backwards: what was known at T is then a prefix of the log
         self._mem: int | None = None
         self._heads: dict[tuple[str, str], Head] = {}
@@ -85,9 +90,13 @@ class Log:
         return {id_: head for id_, head in found if head is not None}
 
     def _fetch(self, namespace: str, ids: Sequence[str], text: bool) -> None:
-        body = ("b.text, b.supersedes", "LEFT JOIN bodies b ON b.seq = m.body") if text else ("NULL, NULL", "")
+        body = (
+            ("b.title, b.text, b.supersedes", "LEFT JOIN bodies b ON b.seq = m.body")
+            if text
+            else ("NULL, NULL, NULL", "")
+        )
         rows = self.conn.execute(
-            f"SELECT {_HEAD}, {body[0]} FROM memories m {body[1]} "  # noqa: S608
+            f"SELECT {_HEAD}, {body[0]} FROM memories m {body[1]} "
             f"WHERE m.namespace = ? AND m.id IN ({marks(len(ids))})",
             (namespace, *ids),
         )
@@ -112,6 +121,7 @@ class Log:
         """Append the next version of a memory: where `head` now stands, with a new body or vector if given."""
         self.seq = seq = self.seq + 1
         head.seq = seq
+        head.born = head.born or seq
         if op != VITALS:
             head.written = seq
         if body is not None:
@@ -122,7 +132,7 @@ class Log:
             self._vectors.append((seq, vector))
         self._versions.append(
             (seq, head.mem, self.at, op, head.live, head.body, head.vector, head.status, head.strength,
-             head.access_count, head.last_accessed, head.decayed)
+             head.access_count, head.last_accessed, head.decayed, head.born)
         )  # fmt: skip
         self._dirty[head.mem] = head
         return seq
@@ -153,9 +163,9 @@ class Log:
     def flush(self) -> None:
         """Send the gathered rows to the database, and forget the heads (a long load must not keep them all)."""
         many = self.conn.executemany
-        many(f"INSERT INTO bodies VALUES ({marks(15)})", self._bodies)  # noqa: S608
+        many(f"INSERT INTO bodies VALUES ({marks(15)})", self._bodies)
         many("INSERT INTO vectors VALUES (?, ?)", self._vectors)
-        many(f"INSERT INTO versions VALUES ({marks(12)})", self._versions)  # noqa: S608
+        many(f"INSERT INTO versions VALUES ({marks(13)})", self._versions)
         many(_UPSERT, map(_head_row, self._dirty.values()))
         for rows in (self._bodies, self._vectors, self._versions):
             rows.clear()
@@ -173,6 +183,6 @@ class Log:
 def _head_row(head: Head) -> tuple[Any, ...]:
     return (
         head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
-        head.strength, head.access_count, head.last_accessed, head.decayed, head.source_id, head.thread,
+        head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
         head.created_at, head.updated_at, head.confidence,
     )  # fmt: skip

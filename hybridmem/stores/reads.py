@@ -1,5 +1,7 @@
 """Reading the SQLite log: a view's memories, entries, edges and changes, now or as of a moment."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
 from __future__ import annotations
 
 import heapq
@@ -96,7 +98,7 @@ def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
 
 
 def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
-    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"  # noqa: S608 - our own two names
+    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"
     low, high = 0, newest
     while low < high:  # everything up to `low` counts; nothing after `high` does
         middle = (low + high) // 2
@@ -115,7 +117,7 @@ def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[st
     """The memories in view among some ids (a few hundred at most)."""
     s = scope(conn, view)
     rows = conn.execute(
-        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "  # noqa: S608
+        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
         f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
         (view.namespace, *ids_),
     ).fetchall()
@@ -129,7 +131,7 @@ def page(
     """The next memories by id that meet a condition."""
     s = scope(conn, view)
     rows = conn.execute(
-        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "  # noqa: S608
+        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
         f"WHERE {s.where} AND m.id > ? AND {condition[0]} ORDER BY m.id LIMIT ?",
         (view.namespace, after, *condition[1], size),
     ).fetchall()
@@ -141,7 +143,7 @@ def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any
     s = scope(conn, view)
     sql, parameters = f"SELECT m.id FROM {s.tables} WHERE {s.where}", []
     if condition is not None:
-        sql = f"SELECT m.id FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body WHERE {s.where} AND {condition[0]}"  # noqa: S608
+        sql = f"SELECT m.id FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body WHERE {s.where} AND {condition[0]}"
         parameters = list(condition[1])
     return frozenset([row[0] for row in conn.execute(sql, (view.namespace, *parameters))])
 
@@ -149,7 +151,7 @@ def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any
 def count(conn: sqlite3.Connection, view: View, /) -> int:
     """How many memories are in view."""
     s = scope(conn, view)
-    sql = f"SELECT count(*) FROM {s.tables} WHERE {s.where}"  # noqa: S608
+    sql = f"SELECT count(*) FROM {s.tables} WHERE {s.where}"
     return int(conn.execute(sql, (view.namespace,)).fetchone()[0])
 
 
@@ -159,7 +161,7 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
     columns = _ENTRY.format(h=s.h, e=e)
     rows = conn.execute(
-        f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",  # noqa: S608
+        f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),
     )
     return list(map(Entry._make, rows))
@@ -169,7 +171,7 @@ def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dic
     """The vectors of the memories in view among some ids."""
     s = scope(conn, view)
     rows = conn.execute(
-        f"SELECT m.id, x.data FROM {s.tables} JOIN vectors x ON x.seq = {s.h}.vector "  # noqa: S608
+        f"SELECT m.id, x.data FROM {s.tables} JOIN vectors x ON x.seq = {s.h}.vector "
         f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
         (view.namespace, *ids_),
     )
@@ -180,7 +182,7 @@ def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bo
     """Every version of a memory, oldest first."""
     hidden = (VECTOR,) if vitals else (VECTOR, VITALS)
     rows = conn.execute(
-        f"SELECT h.seq, h.at, h.op, m.id, {_VITALS.format(h='h')}, {_BODY} FROM memories m "  # noqa: S608
+        f"SELECT h.seq, h.at, h.op, m.id, {_VITALS.format(h='h')}, {_BODY} FROM memories m "
         "JOIN versions h ON h.mem = m.mem JOIN bodies b ON b.seq = h.body "
         f"WHERE m.namespace = ? AND m.id = ? AND h.op NOT IN ({marks(len(hidden))}) ORDER BY h.seq",
         (namespace, id_, *hidden),
@@ -238,7 +240,7 @@ def _memory_changes(conn: sqlite3.Connection, s: Scope, since: int, *, with_vect
     written = "m.written" if s.limit is None else f"{s.h}.seq"
     gone = f"AND {s.visible}" if not since else ""
     rows = conn.execute(
-        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.memory()} FROM {s.tables} "  # noqa: S608
+        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, {s.memory()} FROM {s.tables} "
         f"LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
         f"WHERE m.namespace = ? AND {s.h}.seq > ? {gone} ORDER BY {s.h}.seq",
         (s.namespace, since),
@@ -246,10 +248,10 @@ def _memory_changes(conn: sqlite3.Connection, s: Scope, since: int, *, with_vect
     namespace = s.namespace
     for row in rows:
         if row[2]:
-            memory = memory_from(row[4:], namespace)
-            yield Change(row[0], row[4], memory, decode_vector(row[3]), None, False, row[1] > since)
+            memory = memory_from(row[5:], namespace)
+            yield Change(row[0], row[5], memory, decode_vector(row[3]), None, False, row[1] > since, row[4])
         else:
-            yield Change(row[0], row[4])
+            yield Change(row[0], row[5])
 
 
 def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int) -> list[Change]:

@@ -23,7 +23,8 @@ INSERT INTO state VALUES (1, 0, 0.0);
 CREATE TABLE memories (
   mem INTEGER PRIMARY KEY, namespace TEXT NOT NULL, id TEXT NOT NULL,
   seq INTEGER NOT NULL, written INTEGER NOT NULL, live INTEGER NOT NULL, body INTEGER, vector INTEGER,
-  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL, decayed REAL NOT NULL,
+  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
+  decayed REAL NOT NULL, born INTEGER NOT NULL,
   source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
@@ -31,7 +32,8 @@ CREATE INDEX memories_by_seq ON memories (namespace, seq);
 CREATE TABLE versions (
   seq INTEGER PRIMARY KEY, mem INTEGER NOT NULL, at REAL NOT NULL, op INTEGER NOT NULL, live INTEGER NOT NULL,
   body INTEGER, vector INTEGER,
-  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL, decayed REAL NOT NULL);
+  status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
+  decayed REAL NOT NULL, born INTEGER NOT NULL);
 CREATE INDEX versions_by_memory ON versions (mem);
 
 CREATE TABLE bodies (

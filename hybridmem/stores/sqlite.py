@@ -25,6 +25,7 @@ from hybridmem.types import Edge, Entry, Memory
 
 __all__ = ["SQLiteStore"]
 
+_list = list  # `SQLiteStore.list` hides the builtin inside the class
 _PAGE = 500
 _CACHED = 8
 
@@ -66,7 +67,7 @@ class SQLiteStore:
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
-    ) -> list[str]:
+    ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; give their ids."""
         _check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
@@ -111,7 +112,7 @@ class SQLiteStore:
             writes.touch(log, _clean(ids), namespace=namespace)
 
     @guarded
-    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:  # noqa: A002
+    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Strengthen a memory, up to 1.0; its new strength."""
         with self._writing() as log:
             return writes.reinforce(log, id, namespace=namespace, by=by)
@@ -139,7 +140,7 @@ class SQLiteStore:
     # --- reading
 
     @guarded
-    def get(self, ids: Sequence[str], /, *, view: View) -> list[Memory | None]:
+    def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids, in their order; None where the view has none."""
         found: dict[str, Memory] = {}
         with self._reading() as conn:
@@ -154,7 +155,7 @@ class SQLiteStore:
         view: View,
         filter: Any = None,
         limit: int | None = None,
-        after: str | None = None,  # noqa: A002
+        after: str | None = None,
     ) -> Iterator[Memory]:
         """The memories in view, by id: those after a given id, at most `limit` of them."""
         condition = self._sql(filters.parse(filter), view)
@@ -175,7 +176,7 @@ class SQLiteStore:
             left = None if left is None else left - size
 
     @guarded
-    def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:  # noqa: A002
+    def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
         """The ids in view that match a filter; the same set object as long as the store has not changed."""
         condition = filters.parse(filter)
         with self._reading() as conn:
@@ -190,7 +191,7 @@ class SQLiteStore:
     def _remember(self, key: tuple[View, filters.Condition, int], ids: frozenset[str]) -> None:
         cache = self._ids
         cache[key] = ids
-        for old in list(cache):
+        for old in _list(cache):
             if old[2] < key[2] or len(cache) > _CACHED:
                 cache.pop(old, None)
 
@@ -205,25 +206,25 @@ class SQLiteStore:
             return reads.count(conn, view)
 
     @guarded
-    def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> list[Version]:  # noqa: A002
+    def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
         """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
         with self._reading() as conn:
             return reads.history(conn, namespace, codec.clean(id), vitals=vitals)
 
     @guarded
-    def edges(self, *, view: View) -> list[Edge]:
+    def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         with self._pool.snapshot() as conn:
             return reads.edges(conn, view)
 
     @guarded
-    def entries(self, *, view: View) -> list[Entry]:
+    def entries(self, *, view: View) -> _list[Entry]:
         """What ranking needs to know of every memory in view."""
         with self._reading() as conn:
             return reads.entries(conn, view)
 
     @guarded
-    def vectors(self, ids: Sequence[str], /, *, view: View) -> list[Any]:
+    def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids, in their order; None where there is none."""
         found: dict[str, Any] = {}
         with self._reading() as conn:
@@ -232,7 +233,7 @@ class SQLiteStore:
         return [found.get(id_) for id_ in ids]
 
     @guarded
-    def namespaces(self) -> list[str]:
+    def namespaces(self) -> _list[str]:
         """The namespaces that hold at least one memory."""
         with self._pool.snapshot() as conn:
             return reads.namespaces(conn)
@@ -252,7 +253,7 @@ class SQLiteStore:
             with self._pool.snapshot() as conn:
                 stream = reads.changes(conn, since, view, vectors=vectors)
                 size = None if self._pool.in_memory else _PAGE  # the one connection of :memory: cannot be kept waiting
-                first = list(islice(stream, size))
+                first = _list(islice(stream, size))
                 if size is not None and len(first) == size:
                     yield from first
                     yield from stream
@@ -296,7 +297,7 @@ class SQLiteStore:
     # --- upkeep
 
     @guarded
-    def check(self) -> list[str]:
+    def check(self) -> _list[str]:
         """What is wrong with the file, in words; an empty list when all is well."""
         with self._pool.snapshot() as conn:
             return upkeep.check(conn)
@@ -311,7 +312,7 @@ class SQLiteStore:
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
         with translate(self.path), self._pool.snapshot() as conn:
             rows = transfer.export(conn, namespace)
-            yield from list(rows) if self._pool.in_memory else rows
+            yield from _list(rows) if self._pool.in_memory else rows
 
     @guarded
     def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int:
@@ -323,7 +324,7 @@ class SQLiteStore:
         """Close the file; using the store afterwards is a StoreClosedError."""
         self._pool.close()
 
-    def __enter__(self) -> SQLiteStore:
+    def __enter__(self) -> SQLiteStore:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(

@@ -1,5 +1,7 @@
 """The whole SQLite log as rows of plain JSON values, and back: export, restore, export again is the same."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
 from __future__ import annotations
 
 import base64
@@ -13,7 +15,8 @@ from typing import Any
 from hybridmem.errors import ConfigError
 from hybridmem.stores.base import Progress
 from hybridmem.stores.codec import BODY, check_edge
-from hybridmem.stores.log import DELETE, ERASE, OPS, PUT, VECTOR, Head, Log
+from hybridmem.stores.log import DELETE, ERASE, OPS, PUT, VECTOR, Log
+from hybridmem.stores.writes import wipe
 from hybridmem.types import Edge
 
 __all__ = ["FORMAT", "export", "restore"]
@@ -37,7 +40,7 @@ def _versions(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[
     only, bound = ("", ()) if namespace is None else ("WHERE m.namespace = ?", (namespace,))
     body = ", ".join(f"b.{name}" for name in BODY)
     rows = conn.execute(
-        f"SELECT v.seq, v.at, v.op, m.namespace, m.id, v.vector, x.data, v.status, v.strength, v.access_count, "  # noqa: S608
+        f"SELECT v.seq, v.at, v.op, m.namespace, m.id, v.vector, x.data, v.status, v.strength, v.access_count, "
         f"v.last_accessed, v.decayed, {body} FROM versions v JOIN memories m ON m.mem = v.mem "
         "LEFT JOIN bodies b ON b.seq = v.seq LEFT JOIN vectors x ON x.seq = v.seq "
         f"{only} ORDER BY v.seq",
@@ -58,7 +61,7 @@ def _versions(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[
 
 def _links(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str, Any]]:
     only, bound = ("", ()) if namespace is None else ("WHERE namespace = ?", (namespace,))
-    rows = conn.execute(f"SELECT * FROM edge_log {only} ORDER BY seq", bound)  # noqa: S608
+    rows = conn.execute(f"SELECT * FROM edge_log {only} ORDER BY seq", bound)
     for seq, at, space, a, b, relation, weight, gone in rows:
         yield {
             "kind": "edge", "op": "unlink" if gone else "link", "seq": seq, "at": at, "namespace": space,
@@ -113,10 +116,14 @@ def _replay(log: Log, row: Mapping[str, Any], *, exact: bool, now: float) -> int
 def _version(log: Log, row: Mapping[str, Any]) -> None:
     namespace, id_, op = row["namespace"], row["id"], OPS.index(row["op"])
     log.heads(namespace, [id_])
-    head: Head = log.head(namespace, id_)
+    head = log.head(namespace, id_)
+    if op == ERASE:
+        head = wipe(log, head)
+    elif op == PUT and not head.live:
+        head.born = 0
+    head.live = int(op not in (DELETE, ERASE))
     head.status, head.strength, head.access_count = row["status"], float(row["strength"]), int(row["access_count"])
     head.last_accessed, head.decayed = row["last_accessed"], float(row["decayed"])
-    head.live = int(op not in (DELETE, ERASE))
     if not (row.get("keeps_vector") or (op not in (PUT, VECTOR, DELETE, ERASE))):
         head.vector = None
     body = None

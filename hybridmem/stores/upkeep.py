@@ -5,88 +5,97 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 from hybridmem.errors import ConfigError
 
 __all__ = ["backup", "check"]
 
+
 # Each row that a query finds is a broken promise; its columns fill the sentence.
-_PROMISES: tuple[tuple[str, str], ...] = (
-    (
+class _Promise(NamedTuple):
+    sentence: str
+    query: str
+
+
+_PROMISES = (
+    _Promise(
         "memory {0!r} of namespace {1!r} stands at version {2}, but its newest is {3}",
         "SELECT m.id, m.namespace, m.seq, max(v.seq) AS newest FROM memories m LEFT JOIN versions v ON v.mem = m.mem "
         "GROUP BY m.mem HAVING newest IS NOT m.seq",
     ),
-    (
+    _Promise(
         "memory {0!r} of namespace {1!r} does not show what its version {2} says",
         "SELECT m.id, m.namespace, m.seq FROM memories m JOIN versions v ON v.seq = m.seq WHERE "
-        "(m.live, m.body, m.vector, m.status, m.strength, m.access_count, m.last_accessed, m.decayed) IS NOT "
-        "(v.live, v.body, v.vector, v.status, v.strength, v.access_count, v.last_accessed, v.decayed)",
+        "(m.live, m.body, m.vector, m.status, m.strength, m.access_count, m.last_accessed, m.decayed, m.born) IS NOT "
+        "(v.live, v.body, v.vector, v.status, v.strength, v.access_count, v.last_accessed, v.decayed, v.born)",
     ),
-    (
+    _Promise(
         "memory {0!r} of namespace {1!r} does not show the fields of its body {2}",
         "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
         "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence) IS NOT "
         "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence)",
     ),
-    (
+    _Promise(
         "version {0} belongs to no memory",
         "SELECT v.seq FROM versions v LEFT JOIN memories m ON m.mem = v.mem WHERE m.mem IS NULL",
     ),
-    (
+    _Promise(
         "version {0} points at body {1}, which is missing",
         "SELECT v.seq, v.body FROM versions v LEFT JOIN bodies b ON b.seq = v.body "
         "WHERE b.seq IS NULL AND (v.live OR v.body IS NOT NULL)",
     ),
-    (
+    _Promise(
         "version {0} points at vector {1}, which is missing",
         "SELECT v.seq, v.vector FROM versions v LEFT JOIN vectors x ON x.seq = v.vector "
         "WHERE v.vector IS NOT NULL AND x.seq IS NULL",
     ),
-    (
+    _Promise(
         "vector {0} has {1} bytes, which is no list of float32",
         "SELECT seq, length(data) FROM vectors WHERE length(data) = 0 OR length(data) % 4 <> 0",
     ),
-    (
+    _Promise(
         "namespace {0!r} holds vectors of {1} different dimensions, {2} to {3}: re-embed it",
         "SELECT m.namespace, count(DISTINCT length(x.data)) AS sizes, min(length(x.data)) / 4, max(length(x.data)) / 4 "
         "FROM memories m JOIN vectors x ON x.seq = m.vector WHERE m.live GROUP BY m.namespace HAVING sizes > 1",
     ),
-    (
+    _Promise(
         "body {0} holds JSON that cannot be read",
         "SELECT seq FROM bodies WHERE (tags IS NOT NULL AND NOT json_valid(tags)) "
         "OR (entities IS NOT NULL AND NOT json_valid(entities)) OR (metadata IS NOT NULL AND NOT json_valid(metadata))",
     ),
-    (
+    _Promise(
         "the recorded time of version {0} lies before that of an earlier one",
         "SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) WHERE at < earlier",
     ),
-    (
+    _Promise(
         "the counter stands at {0}, but the log goes on to {1}",
-        "SELECT s.seq, max(v.seq, e.seq) AS newest FROM state s, (SELECT COALESCE(max(seq), 0) AS seq FROM versions) v, "
+        "SELECT s.seq, max(v.seq, e.seq) AS newest FROM state s, "
+        "(SELECT COALESCE(max(seq), 0) AS seq FROM versions) v, "
         "(SELECT COALESCE(max(seq), 0) AS seq FROM edge_log) e WHERE newest > s.seq",
     ),
-    (
+    _Promise(
         "the link {1!r} - {2!r} ({3}) of namespace {0!r} is not what the log says",
         "SELECT e.namespace, e.a, e.b, e.relation FROM edges e LEFT JOIN edge_log l ON l.seq = e.seq WHERE "
         "(l.namespace, l.a, l.b, l.relation, l.weight, l.gone) IS NOT (e.namespace, e.a, e.b, e.relation, e.weight, 0)",
     ),
-    (
+    _Promise(
         "link {0} of the log stands, but is not among the links",
         "SELECT l.seq FROM edge_log l LEFT JOIN edges e ON e.seq = l.seq AND e.namespace = l.namespace "
         "WHERE e.seq IS NULL AND NOT l.gone AND l.seq = (SELECT max(k.seq) FROM edge_log k WHERE "
         "k.namespace = l.namespace AND k.a = l.a AND k.b = l.b AND k.relation = l.relation)",
     ),
-    (
+    _Promise(
         "the link {1!r} - {2!r} ({3}) of namespace {0!r} has an end that is not there",
         "SELECT e.namespace, e.a, e.b, e.relation FROM edges e "
         "LEFT JOIN memories a ON a.namespace = e.namespace AND a.id = e.a AND a.live "
         "LEFT JOIN memories b ON b.namespace = e.namespace AND b.id = e.b AND b.live "
         "WHERE a.mem IS NULL OR b.mem IS NULL",
     ),
-    (
+    _Promise(
         "the saved state {1!r} of namespace {0!r} has {2} of its {3} parts",
-        "SELECT namespace, name, count(*) AS found, parts FROM snapshots GROUP BY namespace, name HAVING found <> parts",
+        "SELECT namespace, name, count(*) AS found, parts FROM snapshots "
+        "GROUP BY namespace, name HAVING found <> parts",
     ),
 )
 _MOST = 5  # of one kind: a thousand lines of the same complaint help nobody

@@ -1,5 +1,7 @@
 """What each write means for the SQLite log: pure decisions over heads, recorded by the transaction's `Log`."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
 from __future__ import annotations
 
 import math
@@ -14,7 +16,19 @@ from hybridmem.stores.base import Progress
 from hybridmem.stores.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log
 from hybridmem.types import Edge, Memory
 
-__all__ = ["assign_ids", "decay", "delete", "erase", "link", "put", "reinforce", "set_vectors", "touch", "unlink"]
+__all__ = [
+    "assign_ids",
+    "decay",
+    "delete",
+    "erase",
+    "link",
+    "put",
+    "reinforce",
+    "set_vectors",
+    "touch",
+    "unlink",
+    "wipe",
+]
 
 DAY = 86_400.0
 _CHUNK = 1000
@@ -74,12 +88,14 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
         confidence = head.confidence
     row = codec.body_row(memory, created, updated, confidence)
     if fresh:
+        head.born = 0  # a life of its own, after a deletion too
         head.decayed = log.at if created is None else created
     if fresh or (memory.strength, memory.access_count, accessed) != (1.0, 0, None):
         head.strength, head.access_count, head.last_accessed = float(memory.strength), memory.access_count, accessed
-    if fresh or head.text != row[-1]:
+    if fresh or (head.title, head.text) != (row[0], row[-1]):
         head.vector = None  # a vector of another text would lie
-    head.live, head.status, head.text, head.supersedes = 1, memory.status, row[-1], row[11]
+    head.live, head.status = 1, memory.status
+    head.title, head.text, head.supersedes = row[0], row[-1], row[11]
     head.source_id, head.thread, head.created_at, head.updated_at = row[4], row[5], created, updated
     head.confidence = confidence
     log.record(head, PUT, body=row, vector=vector)
@@ -111,26 +127,25 @@ def erase(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
     heads = [head for head in log.heads(namespace, ids).values() if head.body is not None]
     for head in heads:
         log.unlink_all(namespace, head.id)
-        _wipe(log, head)
-        mem, seq = head.mem, log.seq
-        tombstone = Head(mem, namespace, head.id, seq, seq)
-        log.record(tombstone, ERASE)
-        log.flush()
+        log.record(wipe(log, head), ERASE)
     if heads:  # a snapshot of an index holds the words of what was just erased
         log.conn.execute("DELETE FROM snapshots WHERE namespace = ?", (namespace,))
     return len(heads)
 
 
-def _wipe(log: Log, head: Head) -> None:
+def wipe(log: Log, head: Head, /) -> Head:
+    """Remove what the log holds of a memory; a blank head takes its place."""
+    log.flush()
     run = log.conn.execute
     own = "(SELECT seq FROM versions WHERE mem = ?)"
-    run(f"DELETE FROM bodies WHERE seq IN {own}", (head.mem,))  # noqa: S608
-    run(f"DELETE FROM vectors WHERE seq IN {own}", (head.mem,))  # noqa: S608
+    run(f"DELETE FROM bodies WHERE seq IN {own}", (head.mem,))
+    run(f"DELETE FROM vectors WHERE seq IN {own}", (head.mem,))
     run("DELETE FROM versions WHERE mem = ?", (head.mem,))
     run(
         "DELETE FROM edge_log WHERE namespace = ? AND (a = ? OR b = ?) AND NOT gone",
         (head.namespace, head.id, head.id),
     )
+    return Head(head.mem, head.namespace, head.id)
 
 
 def set_vectors(log: Log, vectors: Mapping[str, Any], /, *, namespace: str) -> None:
@@ -160,7 +175,7 @@ def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
 
 
 def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
-    """strength = min(1, strength + by)."""
+    """Add to the strength: min(1, strength + by)."""
     if isinstance(by, bool) or not isinstance(by, int | float) or not 0 <= by < math.inf:
         raise ConfigError(f"by must be a number >= 0, not {by!r}")
     head = log.heads(namespace, [id_]).get(id_)
@@ -174,10 +189,10 @@ def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
 
 
 def decay(log: Log, /, *, namespace: str, now: float) -> int:
-    """strength · exp(−0.01 · d) for the d whole days since a memory was created or last decayed; how many changed.
+    """Give each memory strength · exp(−0.01 · d) for the d whole days since it was created or last decayed.
 
-    What is counted is moved on by d whole days, so calling twice in a day changes nothing the second time, and
-    calling daily or once a month comes to the same.
+    Returns how many changed. The day it is counted from moves on by d whole days: calling twice in a day changes
+    nothing the second time, and calling daily or once a month comes to the same.
     """
     changed, last = 0, ""
     query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND decayed <= ? ORDER BY id LIMIT ?"
