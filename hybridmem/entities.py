@@ -10,7 +10,10 @@ __all__ = ["spot"]
 _LONGEST = 20_000  # characters read: enough for any memory, and a bound on the time a hostile text can take
 _MOST = 64  # entities of one text
 
-_MONTHS = "january february march april may june july august september october november december".split()
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
 _MONTH_NUMBER = {name: i for i, month in enumerate(_MONTHS, 1) for name in (month, month[:3])} | {"sept": 9}
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)(?:uary|ruary|ch|il|e|y|ust|ember|ober)?\b\.?"
 _DAY = r"(?:[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?"
@@ -24,43 +27,43 @@ _SPECIAL = re.compile(
   | (?P<quoted>"[^"\n]{2,60}"|“[^“”\n]{2,60}”|„[^„“”\n]{2,60}[“”]|«[^«»\n]{2,60}»|「[^「」\n]{2,60}」|`[^`\n]{2,60}`)
   | (?<!\w)\#(?P<hashtag>\w{2,60})
   | (?<![\w-])(?P<iso>\d{4}-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)(?![\w-])
-  | (?<!\w)(?P<dmy>(?i:%(day)s\ (?:of\ )?%(month)s(?:,?\ \d{4}\b)?))
-  | (?<!\w)(?P<mdy>(?i:%(month)s\ (?:%(day)s\b(?:,?\ \d{4}\b)?|\d{4}\b)))
+  | (?<!\w)(?P<dmy>(?i:DAY\ (?:of\ )?MONTH(?:,?\ \d{4}\b)?))
+  | (?<!\w)(?P<mdy>(?i:MONTH\ (?:DAY\b(?:,?\ \d{4}\b)?|\d{4}\b)))
   | (?P<path>(?<![\w/])(?:/[\w.{}-]{1,64}){2,16})
-    """
-    % {"day": _DAY, "month": _MONTH},
+    """.replace("DAY", _DAY).replace("MONTH", _MONTH),
     re.VERBOSE,
 )
 _WORD = re.compile(r"(?P<word>[^\W_][\w'’]*(?:[-._][\w'’]+)*)|(?P<end>[.!?。！？:;•\n])|[^\w\s]")
 _DATE = re.compile(r"(?i)(?P<month>[a-z]+)|(?P<year>\d{4})|(?P<day>\d{1,2})(?:st|nd|rd|th)?")
 _CAMEL = re.compile(r"[a-z]+[A-Z]|[A-Z]{2,}[a-z]{2,}|[A-Z][a-z]+[A-Z]")
-_INSIDE = frozenset("of de la le van von der den da do dos del di du y al el bin ibn".split())
+_INSIDE = frozenset(
+    {"of", "de", "la", "le", "van", "von", "der", "den", "da", "do", "dos", "del", "di", "du", "y", "al"}
+)
 
 # Words that open sentences, or are capitalised out of habit, without naming anything.
-_COMMON = frozenset(
-    """
-    a about absolutely actually after again ah aha ahead all almost along already also although always am amazing an
-    and another any anyone anything anyway are aren't around as asked at aw awesome aww be because been before being
-    believe best both bought bro but by bye called can can't check cheers come congrats congratulations cool could
-    couldn't cuz dear definitely did didn't do does doesn't doing don't done during each either else ever every
-    everyone everything exactly excuse fair few fine finished first flew for found from fun get getting give glad go
-    going good got gotcha gotta great guess ha had haha has have haven't having he he'd he'll he's heard hello help
-    her here here's hers hey hi him his hm hmm hope hopefully how how's however huh i i'd i'll i'm i've if in indeed
-    interesting into is isn't it it'd it'll it's its just keep kind know last lately later left let let's like lol
-    long look looking looks lost lots love lovely made make many may maybe me mean met mine more most moved mr mrs
-    ms much must my nah need never new next nice no nobody nope not note nothing now of off oh ok okay omg on once
-    one only oops or other our out over own perfect perhaps please pretty probably quite read really remember right
-    said same saw see seems sent several she she'd she'll she's should since so some someone something sometimes
-    soon sorry sounds speaking spoke started still such super sure take talk talked tell thank thanks that that'd
-    that'll that's the their them then there there's these they they'd they'll they're they've thing think this
-    those though three through thx til time to today together tomorrow too totally true try two u uh um under until
-    up upon us use very visited wait wanna want was wasn't way we we'd we'll we're we've well went were weren't what
-    what's whatever when when's where where's whether which while who who's whoa whose why will wish with without
-    won won't wonderful wondering would wouldn't wow wrote ya yay yeah yep yes yesterday yet yo you you'd you'll
-    you're you've your yours yup
-    monday tuesday wednesday thursday friday saturday sunday
-    """.split()
-) | frozenset(_MONTHS)
+_OPENERS = """
+a about absolutely actually after again ah aha ahead all almost along already also although always am amazing an
+and another any anyone anything anyway are aren't around as asked at aw awesome aww be because been before being
+believe best both bought bro but by bye called can can't check cheers come congrats congratulations cool could
+couldn't cuz dear definitely did didn't do does doesn't doing don't done during each either else ever every
+everyone everything exactly excuse fair few fine finished first flew for found from fun get getting give glad go
+going good got gotcha gotta great guess ha had haha has have haven't having he he'd he'll he's heard hello help
+her here here's hers hey hi him his hm hmm hope hopefully how how's however huh i i'd i'll i'm i've if in indeed
+interesting into is isn't it it'd it'll it's its just keep kind know last lately later left let let's like lol
+long look looking looks lost lots love lovely made make many may maybe me mean met mine more most moved mr mrs
+ms much must my nah need never new next nice no nobody nope not note nothing now of off oh ok okay omg on once
+one only oops or other our out over own perfect perhaps please pretty probably quite read really remember right
+said same saw see seems sent several she she'd she'll she's should since so some someone something sometimes
+soon sorry sounds speaking spoke started still such super sure take talk talked tell thank thanks that that'd
+that'll that's the their them then there there's these they they'd they'll they're they've thing think this
+those though three through thx til time to today together tomorrow too totally true try two u uh um under until
+up upon us use very visited wait wanna want was wasn't way we we'd we'll we're we've well went were weren't what
+what's whatever when when's where where's whether which while who who's whoa whose why will wish with without
+won won't wonderful wondering would wouldn't wow wrote ya yay yeah yep yes yesterday yet yo you you'd you'll
+you're you've your yours yup
+monday tuesday wednesday thursday friday saturday sunday
+"""
+_COMMON = frozenset(_OPENERS.split()) | frozenset(_MONTHS)
 
 
 def spot(text: str, /) -> tuple[str, ...]:

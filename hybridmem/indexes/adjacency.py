@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Adjacency", "Column", "Floats", "Ints", "Rows", "Slot"]
+__all__ = ["Adjacency", "Column", "Floats", "Ints", "Rows", "Slot", "Slots"]
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
@@ -123,29 +123,21 @@ class Rows:
         return found
 
 
-def _no_rows() -> Rows:
-    return Rows(
-        starts=np.zeros(2, np.int64),
-        targets=np.empty(0, np.int32),
-        weights=_NO_WEIGHTS,
-        labels=np.empty(0, np.int32),
-        cut=_NONE,
-        tail={},
-    )
-
-
 class Adjacency:
     """Rows that can be changed. `freeze` gives a picture that later changes never touch."""
 
     __slots__ = ("_cut", "_frozen", "_rows", "_shared", "_size", "_tail")
 
     def __init__(self, rows: Rows | None = None) -> None:
-        self._rows = rows or _no_rows()
+        self._rows = rows or _whole(np.zeros(2, np.int64), Slots.of([]))
         self._tail: dict[int, tuple[Slot, ...]] = {}
         self._cut: set[int] = set()
         self._size = 0  # slots in the tail
         self._shared = False  # a picture holds the tail: copy it before the next change
         self._frozen: Rows | None = None
+
+    def __bool__(self) -> bool:
+        return self._size > 0 or len(self._rows.targets) > len(self._cut)
 
     def add(self, row: int, slot: Slot) -> None:
         """Append a slot to a row."""
@@ -213,38 +205,67 @@ class Adjacency:
             tail=self._tail,
         )
 
+    def extend(self, rows: Ints, slots: Slots) -> None:
+        """Append many slots at once, straight into new arrays."""
+        self._merge()
+        self._rows = _inserted(self._rows, rows, slots)
+        self._frozen = None
+
     def _merge(self) -> None:
         """New arrays: the old ones without the cut slots, with each row's tail inserted at its end."""
-        old, tail = self._rows, sorted(self._tail.items())
-        rows = max(old.rows, tail[-1][0] + 1 if tail else 0)
-        counts = np.zeros(rows, np.int64)
-        counts[: old.rows] = np.diff(old.starts[:-1])
-        cut = np.array(sorted(self._cut), np.intp)
-        if len(cut):
-            np.subtract.at(counts, np.searchsorted(old.starts[:-1], cut, side="right") - 1, 1)
-        ends = counts.cumsum()
-        late = [slot for _, slots in tail for slot in slots]
-        at = np.repeat(ends[[row for row, _ in tail]], [len(slots) for _, slots in tail]) if tail else _NONE
-        if tail:
-            counts[[row for row, _ in tail]] += [len(slots) for _, slots in tail]
-        starts = np.zeros(rows + 2, np.int64)
-        np.cumsum(counts, out=starts[1:-1])
-        starts[-1] = starts[-2]
-        columns = [
-            np.insert(np.delete(column, cut) if len(cut) else column, at, values)
-            for column, values in zip((old.targets, old.weights, old.labels), _columns(late), strict=True)
-        ]
-        targets, weights, labels = columns
-        self._rows = Rows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
+        if self._cut:
+            self._rows = _without(self._rows, np.array(sorted(self._cut), np.intp))
+        if self._tail:
+            rows = np.repeat(np.fromiter(self._tail, np.intp), [len(slots) for slots in self._tail.values()])
+            self._rows = _inserted(self._rows, rows, Slots.of([slot for row in self._tail.values() for slot in row]))
         self._tail, self._cut, self._size, self._shared, self._frozen = {}, set(), 0, False, None
 
 
-def _columns(slots: list[Slot]) -> tuple[npt.NDArray[Any], ...]:
-    return (
-        np.array([slot.target for slot in slots], np.int32),
-        np.array([slot.weight for slot in slots], np.float64),
-        np.array([slot.label for slot in slots], np.int32),
+class Slots(NamedTuple):
+    """Many directed edges in columns."""
+
+    targets: npt.NDArray[np.int32]
+    weights: Floats
+    labels: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, slots: list[Slot]) -> Slots:
+        """Columns of single slots."""
+        return cls(
+            np.array([slot.target for slot in slots], np.int32),
+            np.array([slot.weight for slot in slots], np.float64),
+            np.array([slot.label for slot in slots], np.int32),
+        )
+
+
+def _without(old: Rows, cut: Ints) -> Rows:
+    """The same rows without these slots (ascending)."""
+    starts = old.starts - np.searchsorted(cut, old.starts)
+    columns = (np.delete(column, cut) for column in (old.targets, old.weights, old.labels))
+    return _whole(starts, Slots(*columns))
+
+
+def _inserted(old: Rows, rows: Ints, slots: Slots) -> Rows:
+    """The same rows with slots added, each at the end of its row, in the order given."""
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    count = max(old.rows, int(rows[-1]) + 1)
+    ends = np.full(count, old.starts[-1])
+    ends[: old.rows] = old.starts[1 : old.rows + 1]
+    starts = np.zeros(count + 2, np.int64)
+    starts[1:-1] = ends + np.bincount(rows, minlength=count).cumsum()
+    starts[-1] = starts[-2]
+    at = ends[rows]
+    columns = (
+        np.insert(column, at, added[order])
+        for column, added in zip((old.targets, old.weights, old.labels), slots, strict=True)
     )
+    return _whole(starts, Slots(*columns))
+
+
+def _whole(starts: npt.NDArray[np.int64], slots: Slots) -> Rows:
+    targets, weights, labels = slots
+    return Rows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
 
 
 class Column:

@@ -6,13 +6,14 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
 from hybridmem.entities import spot
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.adjacency import Adjacency, Column, Slot
+from hybridmem.indexes.adjacency import Adjacency, Column, Slot, Slots
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.chains import Chains, Turn
 from hybridmem.indexes.spreading import Picture, Weights
@@ -20,6 +21,8 @@ from hybridmem.times import epoch
 from hybridmem.types import Activation, Edge, Hits, Memory
 
 __all__ = ["GraphIndex", "GraphSettings", "path_line"]
+
+_BULK = 4096  # edges of one batch from which on they go straight into new arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class GraphSettings:
     metadata   edges to the ids listed under `links_key` of a memory's metadata
     shared     edges between memories that share an entity: shared / √(n - 1) for an entity of n memories
     thread     edges to the previous and the next memory of the same thread (by created_at, then insertion)
-    answers    multiplies the thread edge from a question (its text ends with "?") to the next memory
+    answers    multiplies the thread edge from a question (its text contains "?") to the next memory
 
     `entities`: "own" takes the memories' own lists; "spot" spots names, identifiers, quotes, hashtags and dates where a
     memory lists none; a callable does the same with your function; None switches entities off.
@@ -42,7 +45,7 @@ class GraphSettings:
     metadata: float = 1.0
     shared: float = 1.0
     thread: float = 1.0
-    answers: float = 1.0
+    answers: float = 2.0
     links_key: str = "links"
     entities: Literal["own", "spot"] | Callable[[str], Iterable[str]] | None = "own"
     max_fanout: int = 256
@@ -98,14 +101,16 @@ class GraphIndex:
         """Take changes in order. Readers see all of a batch or nothing of it."""
         with self._lock:
             watermark = self.watermark
+            edges: dict[tuple[int, int, int], float] = {}  # set in this batch, the last one of a kind counts
             for change in changes:
                 watermark = max(watermark, change.seq)
                 if change.edge is not None:
-                    self._set_edge(change.edge, gone=change.gone)
+                    self._note_edge(change.edge, gone=change.gone, into=edges)
                 elif change.memory is None:
                     self._drop(change.id)
                 else:
                     self._put(change)
+            self._set_edges(edges)
             self._picture = self._freeze()
             self.watermark = watermark
 
@@ -123,10 +128,13 @@ class GraphIndex:
         settings = self.settings
         if settings.thread > 0:
             self._put_turn(node, memory, change)
-        if settings.metadata > 0:
+        if settings.metadata > 0 and memory.metadata:
             self._put_links(node, memory.metadata.get(settings.links_key))
-        if settings.shared > 0 and settings.entities is not None:
-            self._put_entities(node, self._names(memory))
+        elif known:
+            self._put_links(node, None)
+        names = self._names(memory)
+        if names or known:
+            self._put_entities(node, names)
 
     def _drop(self, key: str) -> None:
         node = self._numbers.get(key)
@@ -145,7 +153,7 @@ class GraphIndex:
         at = epoch(memory.created_at)
         first = change.born or self._chains.seq_of(node) or change.seq
         turn = Turn(math.inf if at is None else at, first, node)
-        self._chains.put(memory.thread, turn, asks=memory.text.rstrip().endswith(("?", "？")))
+        self._chains.put(memory.thread, turn, asks="?" in memory.text or "？" in memory.text)
 
     def _put_links(self, node: int, value: Any) -> None:
         wanted = {self._number(key) for key in _ids_in(value, self.settings.max_fanout)} - {node}
@@ -171,17 +179,35 @@ class GraphIndex:
 
     def _names(self, memory: Memory) -> Iterable[str]:
         chosen = self.settings.entities
-        if memory.entities or chosen == "own" or chosen is None:
+        if chosen is None or self.settings.shared == 0:
+            return ()
+        if memory.entities or chosen == "own":
             return memory.entities
         return spot(memory.text) if isinstance(chosen, str) else chosen(memory.text)
 
-    def _set_edge(self, edge: Edge, *, gone: bool) -> None:
+    def _note_edge(self, edge: Edge, *, gone: bool, into: dict[tuple[int, int, int], float]) -> None:
+        """An edge of no weight is no edge; self-loops bring nothing; a weight that is no number cannot count."""
         first, second = self._number(edge.a), self._number(edge.b)
-        label = self._label("explicit", edge.relation)
-        self._unlink(first, second, label)
         weight = edge.weight * self.settings.explicit
-        if not gone and weight > 0 and math.isfinite(weight) and first != second:
-            self._link(first, second, label, weight)
+        useful = not gone and weight > 0 and math.isfinite(weight) and first != second
+        into[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
+
+    def _set_edges(self, edges: Mapping[tuple[int, int, int], float]) -> None:
+        if self._links:
+            for first, second, label in edges:
+                self._unlink(first, second, label)
+        useful = [(*key, weight) for key, weight in edges.items() if weight > 0]
+        if len(useful) < _BULK:
+            for first, second, label, weight in useful:
+                self._link(first, second, label, weight)
+            return
+        one, other, labels, weights = (np.array(column) for column in zip(*useful, strict=True))
+        both = Slots(
+            np.concatenate((other, one)).astype(np.int32),
+            np.concatenate((weights, weights)),
+            np.concatenate((2 * labels, 2 * labels + 1)).astype(np.int32),
+        )
+        self._links.extend(np.concatenate((one, other)), both)
 
     def _link(self, first: int, second: int, label: int, weight: float) -> None:
         # both ways; the label's lowest bit tells an edge from its way back
@@ -264,7 +290,9 @@ def _ids_in(value: Any, most: int) -> list[str]:
         return [value] if value else []
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
         return []
-    return [str(key) for key, _ in zip(value, range(most), strict=False)]
+    if isinstance(value, Set):  # a set has no order of its own that every process would agree on
+        value = sorted(map(str, value))
+    return [str(key) for key in islice(value, most)]
 
 
 def path_line(activation: Activation, /, *, seed: str = "") -> str:

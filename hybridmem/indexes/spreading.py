@@ -1,4 +1,4 @@
-"""Spreading activation over a still picture of the graph: neighbour = activation · edge weight · decay, best path wins."""
+"""Spreading activation over a still picture of the graph: neighbour = activation · weight · decay, best path wins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,12 @@ from hybridmem.indexes.adjacency import Floats, Ints, Rows
 from hybridmem.indexes.chains import Links
 from hybridmem.types import Activation, Hits
 
-__all__ = ["Front", "Picture", "Weights"]
+__all__ = ["Picture", "Weights"]
+
+_Reached = tuple[Ints, Ints, Floats]
+"""What a hop reaches: from which place of the front, which node, with what activation."""
+
+_NONE: Ints = np.empty(0, np.intp)
 
 
 class Weights(NamedTuple):
@@ -29,7 +35,7 @@ class Weights(NamedTuple):
 
 
 class Front(NamedTuple):
-    """Activations on their way: at which node, from which seed, how much, and where each came from in the log."""
+    """Activations on their way: at which node, from which seed, how much, and which entry of the log each is."""
 
     node: Ints
     origin: Ints
@@ -39,9 +45,15 @@ class Front(NamedTuple):
     def take(self, places: npt.NDArray[Any]) -> Front:
         return Front(self.node[places], self.origin[places], self.value[places], self.at[places])
 
-    def join(self, other: Front) -> Front:
-        return Front(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
+def _join(fronts: Sequence[Front]) -> Front:
+    if len(fronts) == 1:
+        return fronts[0]
+    return Front(*map(np.concatenate, zip(*fronts, strict=True)))
+
+
+_PRUNE = 2048
+"""Activations from which on only the best of each node go on: below it, following all is cheaper than choosing."""
 
 _BUFFERS: deque[tuple[Floats, Ints]] = deque(maxlen=4)
 """Scratch space by node number, all zero between uses: clearing what was touched is cheaper than a new array."""
@@ -58,15 +70,15 @@ def _borrow(size: int) -> tuple[Floats, Ints]:
 
 
 def strongest(front: Front, *, size: int, rivals: bool) -> Ints:
-    """Places of the highest activation of each node, the first of equals; with `rivals` also of the best from a
-    different seed, which is what a seed needs to know when the best is its own.
+    """Places of each node's highest activation, the first of equals; with `rivals` also of the best from another seed.
+
+    A seed whose best activation is its own needs the rival; and so does everyone on the way to a seed.
     """
     best, slot = _borrow(size)
-    places = np.arange(len(front.node))
-    first = _winners(front.node, front.value, places, best, slot)
+    first = _winners(front.node, front.value, np.arange(len(front.node)), best, slot)
     if rivals and len(first):
         slot[front.node[first]] = first
-        other = np.flatnonzero(front.origin != front.origin[slot[front.node]])
+        other = (front.origin != front.origin[slot[front.node]]).nonzero()[0]
         second = _winners(front.node[other], front.value[other], other, best, slot)
         first = np.concatenate((first, second))
         first.sort()
@@ -76,7 +88,7 @@ def strongest(front: Front, *, size: int, rivals: bool) -> Ints:
 
 def _winners(nodes: Ints, values: Floats, places: Ints, best: Floats, slot: Ints) -> Ints:
     np.maximum.at(best, nodes, values)
-    top = np.flatnonzero(values == best[nodes])
+    top = (values == best[nodes]).nonzero()[0]
     best[nodes] = 0.0
     nodes, places = nodes[top], places[top]
     slot[nodes[::-1]] = places[::-1]  # of equals the first stays: it is written last
@@ -116,19 +128,19 @@ class Picture:
         Seeds that are not in the graph, or whose value is not above 0, bring nothing.
         """
         _check(hops, decay)
-        front = state = self._start(seeds)
+        front = self._start(seeds)
+        state = [front]  # what every node has so far
         for hop in range(hops):
             if not len(front.node):
                 break
-            reached = self._step(front, decay)
-            if hop == hops - 1:
-                state = state.join(reached)
-                break
-            fresh = len(state.node)
-            state = state.join(reached)
-            kept = strongest(state, size=self.count, rivals=include_seeds)
-            front, state = state.take(kept[kept >= fresh]), state.take(kept)
-        found = self._best(state)
+            front = self._step(front, decay)
+            state.append(front)
+            if len(front.node) > _PRUNE and hop < hops - 1:
+                known = sum(len(part.node) for part in state[:-1])
+                joined = _join(state)
+                kept = strongest(joined, size=self.count, rivals=include_seeds)
+                front, state = joined.take(kept[kept >= known]), [joined.take(kept)]
+        found = self._best(_join(state))
         if not include_seeds:
             for key in seeds:
                 found.pop(key, None)
@@ -139,20 +151,19 @@ class Picture:
     ) -> dict[str, Activation]:
         """The winning path to each target, for receipts: highest value, then fewest hops, then the earlier seed."""
         _check(hops, decay)
-        front = state = log = self._start(seeds)
+        front = state = self._start(seeds)
+        log, size = [front], len(front.node)
         for _ in range(hops):
             if not len(front.node):
                 break
-            reached = self._step(front, decay)
-            fresh = len(state.node)
-            grown = state.join(reached)
-            kept = strongest(grown, size=self.count, rivals=True)
-            new = grown.take(kept[kept >= fresh])
-            old = state.take(kept[kept < fresh])
-            front = new._replace(at=np.arange(len(log.node), len(log.node) + len(new.node)))
-            log = log.join(new)
-            state = old.join(front)
-        return self._told(state, log, targets)
+            joined = _join([state, self._step(front, decay)])
+            kept = strongest(joined, size=self.count, rivals=True)
+            fresh = joined.take(kept[kept >= len(state.node)])
+            log.append(fresh)  # here `at` is where it came from
+            front = fresh._replace(at=np.arange(size, size + len(fresh.node)))
+            size += len(fresh.node)
+            state = _join([state.take(kept[kept < len(state.node)]), front])
+        return self._told(state, _join(log), targets)
 
     def items(self, keys: Sequence[str], /) -> list[Any]:
         """The items behind keys that no arm had found; None where unknown."""
@@ -171,7 +182,8 @@ class Picture:
         top = max(finite.values(), default=1.0)
         scaled = {key: value / top for key, value in finite.items()}
         found = self.spread(scaled, hops=hops, decay=decay, include_seeds=True)
-        for key in self._present(scaled):
+        for node in self._start(scaled).node.tolist():
+            key = self.ids[node]
             found[key] = max(scaled[key], found.get(key, 0.0))
         pairs = list(found.items())
         if len(pairs) > 4 * k:  # a full sort of a hub's neighbours would cost more than finding them
@@ -187,89 +199,85 @@ class Picture:
     # --- inside
 
     def _start(self, seeds: Mapping[str, float]) -> Front:
-        get, count, allowed = self.numbers.get, self.count, self.allowed
-        pairs = [
-            (node, value)
-            for key, value in seeds.items()
-            if (node := get(key, count)) < count and value > 0 and (allowed is None or key in allowed)
-        ]
-        node = np.array([pair[0] for pair in pairs], np.intp)
-        value = np.array([pair[1] for pair in pairs], np.float64)
-        alive = self.alive[node] & np.isfinite(value)
-        if not alive.all():
-            node, value = node[alive], value[alive]
+        get, allowed = self.numbers.get, self.allowed
+        if allowed is not None:
+            seeds = {key: value for key, value in seeds.items() if key in allowed}
+        node = np.array([get(key, -1) for key in seeds], np.intp)
+        value = np.fromiter(seeds.values(), np.float64, len(seeds))
+        known = ((node >= 0) & (node < self.count) & (value > 0) & (value < np.inf)).nonzero()[0]
+        known = known[self.alive[node[known]]]
+        if len(known) < len(node):
+            node, value = node[known], value[known]
         return Front(node, node, value, np.arange(len(node)))
 
-    def _present(self, keys: Mapping[str, float]) -> list[str]:
-        node = self._start(keys).node.tolist()
-        return [self.ids[i] for i in node]
-
     def _step(self, front: Front, decay: float) -> Front:
-        """One hop from every activation of the front, over every kind of edge. `at` says where each came from."""
-        parts = [*self._along_threads(front), *self._along_links(front), *self._along_entities(front)]
-        which = np.concatenate([part[0] for part in parts]) if parts else np.empty(0, np.intp)
-        node = np.concatenate([part[1] for part in parts]) if parts else which
-        value = front.value[which] * (np.concatenate([part[2] for part in parts]) * decay) if parts else np.empty(0)
-        keep = self._open(node) & (value > 0)
-        if not keep.all():
-            which, node, value = which[keep], node[keep], value[keep]
-        return Front(node, front.origin[which], value, front.at[which])
-
-    def _open(self, node: Ints) -> npt.NDArray[np.bool_]:
-        alive: npt.NDArray[np.bool_] = self.alive[node]
+        """One hop from every activation of the front, over every kind of edge; `at` says from which entry."""
+        parts = [
+            part
+            for part in (
+                self._along_threads(front, decay),
+                self._along_links(front, decay),
+                self._along_entities(front, decay),
+            )
+            if part is not None
+        ]
+        if not parts:
+            return front.take(_NONE)
+        which, node, value = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if self.allowed is not None:
             ids, allowed = self.ids, self.allowed
-            alive = alive & np.fromiter((ids[i] in allowed for i in node.tolist()), np.bool_, len(node))
-        return alive
+            open_ = np.fromiter((ids[i] in allowed for i in node.tolist()), np.bool_, len(node))
+            which, node, value = which[open_], node[open_], value[open_]
+        return Front(node, front.origin[which], value, front.at[which])
 
-    def _along_threads(self, front: Front) -> list[tuple[Ints, Ints, Floats]]:
-        thread = self.weights.thread
+    def _along_threads(self, front: Front, decay: float) -> _Reached | None:
+        thread, answers, *_ = self.weights
         if thread <= 0:
-            return []
-        parts = []
-        forward = np.where(self.chains.asks[front.node], thread * self.weights.answers, thread)
-        back = np.full(len(front.node), thread)
-        for link, weight in ((self.chains.after, forward), (self.chains.before, back)):
-            node = link[front.node].astype(np.intp)
-            which = np.flatnonzero((node >= 0) & (node < self.count))
-            parts.append((which, node[which], weight[which]))
-        return parts
+            return None
+        after, before, asks = self.chains
+        plain = answered = front.value * (thread * decay)
+        if answers != 1:
+            answered = np.where(asks[front.node], front.value * (thread * answers * decay), plain)
+        node = np.concatenate((after[front.node], before[front.node]))
+        there = (node.view(np.uint32) < self.count).nonzero()[0]  # read as unsigned, -1 is beyond every node
+        return there % len(front.node), node[there].astype(np.intp), np.concatenate((answered, plain))[there]
 
-    def _along_links(self, front: Front) -> list[tuple[Ints, Ints, Floats]]:
+    def _along_links(self, front: Front, decay: float) -> _Reached | None:
         if not self.links:
-            return []
+            return None
         which, node, weight = self.links.expand(front.node)
-        return [(which, node, weight)] if len(which) else []
+        alive = self.alive[node]  # an edge may point at what is not there (yet, or any more)
+        if not alive.all():
+            which, node, weight = which[alive], node[alive], weight[alive]
+        return which, node, front.value[which] * (weight * decay)
 
-    def _along_entities(self, front: Front) -> list[tuple[Ints, Ints, Floats]]:
+    def _along_entities(self, front: Front, decay: float) -> _Reached | None:
         """Over what memories share: shared / √(n - 1) for an entity of n memories, nothing beyond max_fanout."""
         if not self.entities_of:
-            return []
+            return None
         which, entity, _ = self.entities_of.expand(front.node)
         shared = Front(entity, front.origin[which], front.value[which], which)
         shared = shared.take(strongest(shared, size=self.entity_count, rivals=True))
         size = self.members_of.degree(shared.node)
-        useful = np.flatnonzero((size > 1) & (size <= self.weights.max_fanout))
-        if not len(useful):
-            return []
+        useful = ((size > 1) & (size <= self.weights.max_fanout)).nonzero()[0]
         weight = self.weights.shared / np.sqrt(size[useful] - 1)
         through = shared.take(useful)
         member_of, node, _ = self.members_of.expand(through.node)
-        return [(through.at[member_of], node, weight[member_of])]
+        return through.at[member_of], node, through.value[member_of] * (weight[member_of] * decay)
 
     def _best(self, state: Front) -> dict[str, float]:
         """Each node's highest activation from a seed other than itself."""
         best, slot = _borrow(self.count)
-        foreign = np.flatnonzero(state.node != state.origin)
+        foreign = ((state.node != state.origin) & (state.value > 0)).nonzero()[0]
         node, value = state.node[foreign], state.value[foreign]
         np.maximum.at(best, node, value)
-        top = np.flatnonzero(value == best[node])
+        top = (value == best[node]).nonzero()[0]
         best[node] = 0.0
         _BUFFERS.append((best, slot))
         return dict(zip(map(self.ids.__getitem__, node[top].tolist()), value[top].tolist(), strict=True))
 
     def _told(self, state: Front, log: Front, targets: Sequence[str]) -> dict[str, Activation]:
-        foreign = state.take(np.flatnonzero(state.node != state.origin))
+        foreign = state.take(((state.node != state.origin) & (state.value > 0)).nonzero()[0])
         foreign = foreign.take(strongest(foreign, size=self.count, rivals=False))
         entry = dict(zip(foreign.node.tolist(), foreign.at.tolist(), strict=True))
         told = {}
@@ -287,7 +295,7 @@ class Picture:
             nodes.append(int(log.node[at]))
         nodes.reverse()
         path = [self.ids[nodes[0]]]
-        for first, second in zip(nodes, nodes[1:], strict=False):
+        for first, second in pairwise(nodes):
             path += [self.label(first, second), self.ids[second]]
         return Activation(value, hops, tuple(path))
 
