@@ -1,0 +1,64 @@
+"""When to use the compiled loops: when asked, or when the index is large and numba is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from functools import lru_cache
+from typing import Literal
+
+from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.indexes.kernels import Kernels, NumpyKernels, compiled
+from hybridmem.indexes.live import State
+
+__all__ = ["Accelerator"]
+
+_WORTH = 50_000
+"""Rows from which compiled loops repay the second that importing numba takes."""
+
+_PLAIN: Kernels = NumpyKernels()
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Kernels:
+    return compiled()
+
+
+class Accelerator:
+    """Hands out the loops to use. On `auto`, numba is imported in the background and used from then on."""
+
+    def __init__(self, accelerate: Literal["auto"] | bool) -> None:
+        if accelerate not in ("auto", True, False):
+            raise ConfigError(f"accelerate={accelerate!r} is not known; allowed: 'auto', True, False")
+        self._lock = threading.Lock()
+        self._ready: Kernels | None = _PLAIN if accelerate is False else None
+        self._warming = False
+        if accelerate is True:
+            try:
+                self._ready = _compiled()
+            except ImportError as error:
+                raise MissingExtraError("fast", needs="numba") from error
+
+    def kernels(self, state: State, /) -> Kernels:
+        """The loops for this query."""
+        if self._ready is not None:
+            return self._ready
+        if state.size >= _WORTH and not self._warming:
+            self._warm()
+        return self._ready or _PLAIN
+
+    def _warm(self) -> None:
+        with self._lock:
+            if self._warming:
+                return
+            self._warming = True
+        if importlib.util.find_spec("numba") is None:
+            self._ready = _PLAIN
+            return
+        threading.Thread(target=self._load, name="hybridmem-numba").start()
+
+    def _load(self) -> None:
+        try:
+            self._ready = _compiled()
+        except ImportError:  # installed, but not for this interpreter
+            self._ready = _PLAIN

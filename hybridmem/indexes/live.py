@@ -1,0 +1,147 @@
+"""What a BM25 index is at one moment: a value that readers take hold of while writers make the next one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridmem.indexes.segments import Floats, Postings, Segment, build
+
+__all__ = ["Deaths", "State", "Tail", "Vocabulary", "grown", "units"]
+
+_UNIT = 1 << 40
+"""Lengths are added up as whole numbers of 2⁻⁴⁰, so that the average does not depend on the order of writes."""
+
+
+class Vocabulary(dict[str, int]):
+    """Term → number; an unseen term gets the next one. It only grows, so that readers need no lock."""
+
+    def __missing__(self, term: str) -> int:
+        number = self[term] = len(self)
+        return number
+
+
+class Tail:
+    """The newest rows, not yet in a segment. Lists only grow: a reader stops at the rows its state knows."""
+
+    __slots__ = ("postings", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.postings: dict[int, tuple[list[int], list[float]]] = {}
+
+    def add(self, row: int, frequencies: Mapping[int, float], /) -> None:
+        """Append one row."""
+        for term, frequency in frequencies.items():
+            found = self.postings.get(term)
+            if found is None:
+                self.postings[term] = [row], [frequency]
+            else:
+                found[1].append(frequency)  # before the row: a reader that sees the row finds its frequency
+                found[0].append(row)
+
+    def find(self, term: int, size: int, lengths: Floats, /) -> Postings | None:
+        """The term's postings among the rows below `size`."""
+        found = self.postings.get(term)
+        if found is None:
+            return None
+        count = bisect_left(found[0], size)
+        if not count:
+            return None
+        rows = np.array(found[0][:count], np.int32)
+        values = np.array(found[1][:count])
+        return Postings(rows, _COUNTING[:count], values, float(values.max()), float(lengths[rows].min()))
+
+    def to_segment(self, size: int, lengths: Floats, /) -> Segment:
+        """The same postings as a segment."""
+        terms: list[int] = []
+        rows: list[int] = []
+        weights: list[float] = []
+        for term, (found, frequencies) in self.postings.items():
+            count = bisect_left(found, size)
+            terms.extend([term] * count)
+            rows.extend(found[:count])
+            weights.extend(frequencies[:count])
+        return build(np.array(terms, np.int64), np.array(rows, np.int64), np.array(weights), lengths)
+
+
+_COUNTING = np.arange(1 << 16, dtype=np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Which rows are still alive, and (found out on demand) how many postings of a term are."""
+
+    alive: npt.NDArray[np.bool_]
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def count(self, segment: int, term: int, postings: Postings, /) -> int:
+        """How many of these postings belong to living rows."""
+        known = self.counts.get((segment, term))
+        if known is None:
+            known = int(np.count_nonzero(self.alive[postings.rows]))
+            if segment >= 0:  # the tail (-1) grows, so it is counted each time
+                self.counts[segment, term] = known
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One moment of the index. Arrays may be longer than `size`: what lies beyond belongs to later states."""
+
+    ids: list[str]
+    size: int
+    lengths: Floats
+    stamps: Floats
+    deaths: Deaths | None
+    count: int
+    total: int
+    segments: tuple[Segment, ...]
+    tail: Tail
+    watermark: int = 0
+    epoch: int = 0
+    """Rows keep their number within an epoch; throwing out many dead rows begins a new one."""
+
+    @classmethod
+    def empty(cls, *, epoch: int = 0) -> State:
+        """A state without rows."""
+        return cls([], 0, np.zeros(16), np.zeros(16), None, 0, 0, (), Tail(0), epoch=epoch)
+
+    @property
+    def average(self) -> float:
+        """The mean length (avgdl) of the living rows; 0 when there are none."""
+        return self.total / _UNIT / self.count if self.count else 0.0
+
+    def without(self, rows: Iterable[int], /) -> State:
+        """The next state, in which these (living) rows are dead."""
+        gone = list(rows)
+        if not gone:
+            return self
+        size = len(self.lengths)
+        alive = np.ones(size, bool)
+        if self.deaths is not None:
+            old = self.deaths.alive[:size]
+            alive[: len(old)] = old
+        alive[gone] = False
+        total = self.total - units(self.lengths[gone])
+        return replace(self, deaths=Deaths(alive), count=self.count - len(gone), total=total)
+
+
+def units(lengths: Floats, /) -> int:
+    """The sum of lengths as a whole number of 2⁻⁴⁰."""
+    whole = np.floor(lengths)
+    rest = np.rint((lengths - whole) * _UNIT).astype(np.int64)
+    return int(whole.sum()) * _UNIT + int(rest.sum())
+
+
+def grown(array: Floats, size: int, /) -> Floats:
+    """The array with room for `size` items: itself, or a copy of twice the length."""
+    if size <= len(array):
+        return array
+    larger = np.zeros(max(size, 2 * len(array)))
+    larger[: len(array)] = array
+    return larger
