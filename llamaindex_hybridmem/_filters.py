@@ -1,0 +1,122 @@
+"""Filters on their way in and out: LlamaIndex's `MetadataFilters` and hybridmem's filter language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+
+from hybridmem.errors import ConfigError
+from hybridmem.filters import parse
+
+__all__ = ["both", "to_filter", "to_metadata_filters"]
+
+_OPERATORS = {
+    FilterOperator.EQ: "$eq",
+    FilterOperator.NE: "$ne",
+    FilterOperator.GT: "$gt",
+    FilterOperator.GTE: "$gte",
+    FilterOperator.LT: "$lt",
+    FilterOperator.LTE: "$lte",
+    FilterOperator.IN: "$in",
+    FilterOperator.NIN: "$nin",
+    FilterOperator.ANY: "$in",
+    FilterOperator.CONTAINS: "$contains",
+    FilterOperator.TEXT_MATCH: "$contains",
+}
+_BACK = {
+    "$eq": FilterOperator.EQ,
+    "$ne": FilterOperator.NE,
+    "$gt": FilterOperator.GT,
+    "$gte": FilterOperator.GTE,
+    "$lt": FilterOperator.LT,
+    "$lte": FilterOperator.LTE,
+    "$in": FilterOperator.IN,
+    "$nin": FilterOperator.NIN,
+}
+
+
+def to_filter(filters: MetadataFilters | MetadataFilter | Mapping[str, Any] | None, /) -> dict[str, Any] | None:
+    """A filter in hybridmem's language, from LlamaIndex's classes or from itself; None stays None.
+
+    >>> to_filter(MetadataFilters(filters=[MetadataFilter(key="year", value=2024, operator=FilterOperator.GTE)]))
+    {'year': {'$gte': 2024}}
+    """
+    if filters is None:
+        return None
+    if isinstance(filters, MetadataFilters):
+        return _many(filters)
+    if isinstance(filters, MetadataFilter):
+        return _one(filters)
+    parse(filters)  # a bad one is refused here, not at the first query
+    return dict(filters)
+
+
+def _many(filters: MetadataFilters) -> dict[str, Any]:
+    parts = [_many(part) if isinstance(part, MetadataFilters) else _one(part) for part in filters.filters]
+    if filters.condition == FilterCondition.NOT:
+        return {"$not": {"$or": parts}}  # none of them may hold
+    if filters.condition == FilterCondition.OR and parts:
+        return parts[0] if len(parts) == 1 else {"$or": parts}
+    return parts[0] if len(parts) == 1 else {"$and": parts}
+
+
+def _one(test: MetadataFilter) -> dict[str, Any]:
+    name = _name(test.key)
+    if test.operator == FilterOperator.IS_EMPTY:
+        return {name: None}
+    if test.operator == FilterOperator.ALL:
+        wanted = test.value if isinstance(test.value, list) else [test.value]
+        return {"$and": [{name: {"$contains": value}} for value in wanted]}
+    if test.operator not in _OPERATORS:
+        known = ", ".join(operator.value for operator in (*_OPERATORS, FilterOperator.ALL, FilterOperator.IS_EMPTY))
+        raise ConfigError(f"filter operator {test.operator.value!r} on {test.key!r} is not known: {known}")
+    return {name: {_OPERATORS[test.operator]: test.value}}
+
+
+def _name(key: str) -> str:
+    """A metadata key as it is: dots in it are no path, and what looks like an operator is none."""
+    escaped = key.replace(".", "\\.")
+    return f"metadata.{escaped}" if key.startswith("$") or key.partition(".")[0] == "metadata" else escaped
+
+
+def to_metadata_filters(filter: Mapping[str, Any], /) -> MetadataFilters | None:
+    """The same filter for a LlamaIndex vector store, or None when it is more than a list of plain comparisons."""
+    tests: list[MetadataFilter | MetadataFilters] = []
+    for key, condition in filter.items():
+        if key == "$and":
+            parts = [to_metadata_filters(part) for part in condition]
+            if any(part is None for part in parts):
+                return None
+            tests += [test for part in parts if part is not None for test in part.filters]
+            continue
+        wanted = condition if isinstance(condition, Mapping) else {"$eq": condition}
+        if key.startswith("$") or not all(_plain(op, value) for op, value in wanted.items()):
+            return None
+        name = key.removeprefix("metadata.")
+        if "." in name.replace("\\.", ""):
+            return None
+        tests += [_test(name.replace("\\.", "."), op, value) for op, value in wanted.items()]
+    return MetadataFilters(filters=tests)
+
+
+def _test(key: str, op: str, value: Any) -> MetadataFilter:
+    return MetadataFilter(key=key, value=list(value) if op in ("$in", "$nin") else value, operator=_BACK[op])
+
+
+def _plain(op: str, value: Any) -> bool:
+    if op in ("$in", "$nin"):
+        kinds = {type(item) for item in value}
+        return kinds <= {str} or kinds <= {int} or kinds <= {float}
+    return op in _BACK and type(value) in (str, int, float)
+
+
+def both(one: MetadataFilters | None, two: MetadataFilters, /) -> MetadataFilters | None:
+    """Two filters that must both hold, as one flat list (stores rarely know nested ones); None when that cannot be."""
+    if one is None or not one.filters:
+        return two
+    flat = (FilterCondition.AND, None)
+    if one.condition in flat and two.condition in flat:
+        return MetadataFilters(filters=[*one.filters, *two.filters])
+    return None
