@@ -183,6 +183,11 @@ class Trace:
         """Spreading reached this key along this path."""
         self._activations[key] = activation
 
+    def found(self, key: str, /) -> str:
+        """Where an arm had this key best, to be said beside it: " (bm25 #1)"."""
+        best = min(self._arms.get(key, {}).values(), key=lambda share: share.rank, default=None)
+        return "" if best is None else f" ({best.arm} #{best.rank})"
+
     def mentioned(self) -> list[str]:
         """Every key on the activated paths, so that a drawing can name them."""
         return list(dict.fromkeys(key for won in self._activations.values() for key in won.path[::2]))

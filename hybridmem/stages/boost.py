@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from hybridmem.errors import ConfigError
+from hybridmem.explain import Trace
 from hybridmem.stages.base import reorder, take
 from hybridmem.times import epoch
 from hybridmem.types import Context, Ranking
@@ -70,7 +71,7 @@ class HalfLife:
         values = context.reader.column(ranking.items, self.field)
         scores = self.boosted(ranking.scores, values, context.now)
         if context.trace is not None:
-            self._tell(ranking, context)
+            self._tell(ranking, context, context.trace)
         if self.max_shift is not None:
             return bounded(ranking, scores, places=self.max_shift)
         return reorder(ranking, scores)
@@ -93,10 +94,7 @@ class HalfLife:
             for score, when in zip(scores, seconds)  # noqa: B905
         ]  # fmt: skip
 
-    def _tell(self, ranking: Ranking, context: Context) -> None:
-        trace = context.trace
-        if trace is None:
-            return
+    def _tell(self, ranking: Ranking, context: Context, trace: Trace) -> None:
         values = context.reader.column(ranking.items, self.field)
         for key, value in zip(ranking.keys, values, strict=True):
             when = epoch(value)
@@ -105,7 +103,7 @@ class HalfLife:
                 trace.say("halflife", key, f"×1 ({what}: neutral)")
             else:
                 age = max(0.0, context.now - when)
-                trace.say("halflife", key, f"×{self.factor(age):.4g} for age {age / DAY:.4g} days")
+                trace.say("halflife", key, f"×{self.factor(age):.4g} for age {round(age / DAY, 2):g} days")
 
 
 def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ranking:

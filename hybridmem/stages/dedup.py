@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hybridmem.errors import ConfigError
+from hybridmem.explain import Trace
 from hybridmem.stages.base import take
 from hybridmem.types import Context, Ranking
 
@@ -20,6 +21,8 @@ class SourceDedup:
     `key` is a field or metadata key, or a callable from an item to its source.
     """
 
+    name: ClassVar[str] = "dedup"
+
     key: str | Callable[[Any], Hashable | None] = "source_id"
     max_per_source: int = 1
 
@@ -29,13 +32,10 @@ class SourceDedup:
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items
-        if callable(self.key):
-            sources = list(map(self.key, items))
-        else:
-            sources = context.reader.column(items, self.key)
+        sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         if context.trace is not None:
-            self._tell(ranking, sources, set(keep), context)
+            self._tell(ranking, sources, set(keep), context.trace)
         return ranking if len(keep) == len(items) else take(ranking, keep)
 
     def _once(self, sources: list[Any]) -> list[int]:
@@ -55,17 +55,11 @@ class SourceDedup:
         return keep
 
     @staticmethod
-    def _tell(ranking: Ranking, sources: list[Any], keep: set[int], context: Context) -> None:
-        trace = context.trace
-        if trace is None:
-            return
+    def _tell(ranking: Ranking, sources: list[Any], keep: set[int], trace: Trace) -> None:
         best: dict[Any, str] = {}
-        for i, source in enumerate(sources):
-            if source is None:
-                continue
+        for i, (key, source) in enumerate(zip(ranking.keys, sources, strict=True)):
+            first = best.setdefault(source, key)
             if i not in keep:
-                trace.drop("dedup", ranking.keys[i], f"collapsed into {best[source]} of source {source}")
-            elif source not in best:
-                best[source] = ranking.keys[i]
-                if sources.count(source) > 1:
-                    trace.say("dedup", ranking.keys[i], f"kept as best of source {source}")
+                trace.drop("dedup", key, f"collapsed into {first} of source {source}")
+            elif source is not None and first == key and sources.count(source) > 1:
+                trace.say("dedup", key, f"kept as best of source {source}")

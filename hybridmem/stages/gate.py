@@ -76,11 +76,11 @@ class QualityGate:
         if not scores:
             return arm
         bound = self.bound(name, max(scores))
-        if min(scores) >= bound:
+        keep = [score >= bound for score in scores]  # NaN does not pass
+        if False not in keep:
             return arm
         if context.trace is not None:
-            low = [i for i, score in enumerate(scores) if not score >= bound]
+            low = [i for i, passes in enumerate(keep) if not passes]
             keys = context.reader.keys([items[i] for i in low])
             context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
-        keep = [score >= bound for score in scores]
         return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped, known)

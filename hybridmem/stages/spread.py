@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from hybridmem.errors import ConfigError
+from hybridmem.explain import Trace
 from hybridmem.stages.base import reorder
-from hybridmem.types import Context, Ranking
+from hybridmem.types import Context, Graph, Ranking
 
 __all__ = ["Spread"]
 
@@ -51,14 +52,14 @@ class Spread:
         raised = [score + self.strength * get(key, 0.0) for key, score in zip(keys, scores, strict=True)]
         raised += [self.strength * incoming[key] for key, _ in found]
         if context.trace is not None:
-            self._tell(seeds, [key for key in [*keys, *(key for key, _ in found)] if key in incoming], context)
+            reached = [key for key in [*keys, *(key for key, _ in found)] if key in incoming]
+            self._tell(seeds, reached, graph, context.trace)
         grown = Ranking([*keys, *(key for key, _ in found)], [*items, *(item for _, item in found)], raised)
         return reorder(grown, raised)
 
-    def _tell(self, seeds: dict[str, float], targets: list[str], context: Context) -> None:
-        graph, trace = context.graph, context.trace
-        if graph is None or trace is None:
-            return
+    def _tell(self, seeds: dict[str, float], targets: list[str], graph: Graph, trace: Trace) -> None:
         for key, won in graph.paths(seeds, targets, hops=self.hops, decay=self.decay).items():
-            trace.say("spread", key, f"+{self.strength * won.value:.4f} along {' → '.join(won.path)}")
+            seed, *steps = won.path
+            path = " → ".join([f"seed {seed}{trace.found(seed)}", *steps])
+            trace.say("spread", key, f"+{self.strength * won.value:.4g} by {path} ({won.value:.4g})")
             trace.reached(key, won)

@@ -1,0 +1,70 @@
+# Two commands do everything on a machine with Python 3.10+ and make:  make demo · make test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
+SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
+RIGOUR := tests/core/test_fusion.py tests/core/test_stages.py tests/core/test_explain.py tests/core/test_fanout.py
+
+.PHONY: demo test coverage lint types bench quality docs browser clean help
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.demo  ## set up, install, and show ranked, explained results, offline
+	$(BIN)/python examples/quickstart.py
+
+test: $(VENV)/.test $(VENV)/.wheel browser  ## set up, install the built wheel and run the whole suite
+	$(BIN)/pytest -n 2 --dist loadgroup -q
+
+coverage: $(VENV)/.test $(VENV)/.wheel  ## the heart of the fusion, every line and branch
+	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.express --cov=hybridmem.stages \
+	  --cov=hybridmem.explain --cov=hybridmem.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict
+	$(BIN)/mypy
+
+bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs/benchmarks
+	for script in benchmarks/*.py; do $(BIN)/python $$script --write || exit 1; done
+
+quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets and write docs/quality.md (DATA=folder)
+	$(BIN)/python -m benchmarks.quality --write $(if $(DATA),--data $(DATA))
+
+docs: $(VENV)/.test $(VENV)/.wheel  ## run every code block of README and docs
+	$(BIN)/pytest -q tests/docs
+
+browser:  # the inspector and the pictures are tested in a real Chromium
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium chromium-driver; } \
+	  || echo "no chromium and no way to install it: the browser tests will say so"
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), f"Python 3.10+ is needed, this is {sys.version}"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+
+$(VENV)/.demo: $(BIN)/python $(SOURCES)
+	$(UV) --reinstall-package hybridmem '.[local]'
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	$(UV) '.[all]' --group test
+	@touch $@
+
+$(VENV)/.wheel: $(BIN)/python $(SOURCES) | $(VENV)/.test
+	rm -rf dist && $(BIN)/python -m uv build -q --wheel --out-dir dist .
+	$(UV) --reinstall-package hybridmem --no-deps dist/hybridmem-*.whl
+	@cd / && $(CURDIR)/$(BIN)/python -c 'import hybridmem as h; assert "site-packages" in h.__file__, h.__file__'
+	@touch $@
+
+$(VENV)/.lint: $(BIN)/python pyproject.toml
+	$(UV) --group lint
+	@touch $@
+
+clean:  ## remove what was built
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

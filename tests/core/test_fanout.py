@@ -1,0 +1,203 @@
+import asyncio
+import contextvars
+import threading
+import time
+
+import pytest
+
+from hybridmem.errors import ArmError, ConfigError
+from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, run, settle
+
+WHO = contextvars.ContextVar("who", default="nobody")
+
+
+def fail():
+    raise LookupError("gone")
+
+
+async def afail():
+    raise LookupError("gone")
+
+
+def test_arms_run_at_the_same_time():
+    together = threading.Barrier(3, timeout=30)
+    outcomes = run([Job(name, together.wait) for name in "abc"])
+    assert sorted(outcome.value for outcome in outcomes) == [0, 1, 2]
+    assert [outcome.name for outcome in outcomes] == ["a", "b", "c"]
+
+
+async def test_plain_and_async_arms_run_at_the_same_time_on_the_loop():
+    together = threading.Barrier(2, timeout=30)
+    met = asyncio.Event()
+
+    async def waits():
+        met.set()
+        await asyncio.sleep(0)
+        return "async"
+
+    outcomes = await arun([Job("a", together.wait), Job("b", together.wait), Job("c", waits, is_async=True)])
+    assert met.is_set()
+    assert outcomes[2].value == "async"
+    assert {outcomes[0].value, outcomes[1].value} == {0, 1}
+
+
+async def test_the_loop_goes_on_while_an_arm_blocks():
+    release = threading.Event()
+
+    async def tick():
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+        release.set()
+
+    outcomes, _ = await asyncio.gather(arun([Job("slow", lambda: release.wait(30))]), tick())
+    assert outcomes[0].value is True
+
+
+def test_a_limit_is_kept():
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+
+    run([Job(str(i), work) for i in range(6)], limit=2)
+    assert most <= 2
+    asyncio.run(arun([Job(str(i), work) for i in range(6)], limit=1))
+    assert most <= 2
+
+
+def test_errors_are_outcomes_and_the_policy_decides():
+    outcomes = run([Job("ok", lambda: 1), Job("bad", fail)])
+    assert settle(outcomes, on_error="skip") == {"bad": "LookupError: gone"}
+    with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone") as caught:
+        settle(outcomes)
+    assert caught.value.arm == "bad"
+    assert isinstance(caught.value.__cause__, LookupError)
+    with pytest.raises(LookupError, match="gone"):
+        settle(outcomes, wrap=False)
+    assert settle([Outcome("x", 1)]) == {}
+    assert settle([Outcome("x", error=ValueError())], on_error="skip") == {"x": "ValueError"}
+
+
+async def test_errors_on_the_loop():
+    outcomes = await arun([Job("a", fail), Job("b", afail, is_async=True)])
+    assert [type(outcome.error) for outcome in outcomes] == [LookupError, LookupError]
+
+
+def test_a_timeout_is_told_with_its_seconds():
+    never = threading.Event()
+    outcomes = run([Job("slow", lambda: never.wait(30), timeout=0.02), Job("ok", lambda: 1, timeout=30.0)])
+    never.set()
+    assert settle(outcomes, on_error="skip") == {"slow": "timeout after 0.02 s"}
+    assert outcomes[1].value == 1
+
+
+async def test_a_timeout_on_the_loop():
+    never = threading.Event()
+
+    async def asleep():
+        await asyncio.sleep(30)
+
+    async def own():
+        raise asyncio.TimeoutError("its own")
+
+    jobs = [
+        Job("thread", lambda: never.wait(30), timeout=0.02),
+        Job("task", asleep, timeout=0.02, is_async=True),
+        Job("own", own, is_async=True),
+    ]
+    outcomes = await arun(jobs)
+    never.set()
+    assert settle(outcomes, on_error="skip") == {
+        "thread": "timeout after 0.02 s",
+        "task": "timeout after 0.02 s",
+        "own": "TimeoutError: its own",
+    }
+
+
+def test_contexts_reach_the_threads():
+    WHO.set("me")
+    outcomes = run([Job("a", WHO.get), Job("b", WHO.get), Job("c", WHO.get, timeout=30.0)])
+    assert [outcome.value for outcome in outcomes] == ["me", "me", "me"]
+    assert run([Job("a", WHO.get)], limit=1)[0].value == "me"
+
+
+def test_quick_arms_run_in_the_callers_thread():
+    pace = Pace()
+    here = threading.get_ident()
+    jobs = [Job("quick", threading.get_ident, pace=pace), Job("other", threading.get_ident)]
+    for _ in range(20):
+        pace.took(0.0)
+    assert run(jobs)[0].value == here
+    pace.took(0.5)
+    assert pace.seconds == 0.5
+    assert run(jobs)[0].value != here
+
+
+def test_an_arm_that_fails_keeps_its_pace():
+    pace = Pace()
+    run([Job("bad", fail, pace=pace)])
+    assert pace.seconds == 1.0
+
+
+async def test_in_thread_hands_over_values_and_errors():
+    assert await in_thread(lambda: 7) == 7
+    with pytest.raises(LookupError):
+        await in_thread(fail)
+
+    def stop():
+        raise StopIteration("end")
+
+    with pytest.raises(RuntimeError, match="StopIteration: end"):
+        await in_thread(stop)
+
+
+def test_a_result_that_comes_after_the_loop_closed_is_dropped():
+    release, done = threading.Event(), threading.Event()
+
+    def slow():
+        release.wait(30)
+        done.set()
+
+    async def leave():
+        task = asyncio.ensure_future(in_thread(slow))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(leave())
+    release.set()
+    assert done.wait(30)
+    for thread in threading.enumerate():
+        if thread.name == "hybridmem-async":
+            thread.join(30)
+
+
+async def test_a_result_for_a_cancelled_wait_is_dropped():
+    release = threading.Event()
+    task = asyncio.ensure_future(in_thread(lambda: release.wait(30)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "hybridmem-async":
+            await in_thread(lambda thread=thread: thread.join(30))
+    await asyncio.sleep(0.01)
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize(("on_error", "timeout"), [("ignore", None), ("raise", 0), ("skip", -1.0)])
+def test_bad_policies_are_refused(on_error, timeout):
+    with pytest.raises(ConfigError, match="not allowed"):
+        check_policy(on_error, timeout)
+
+
+def test_good_policies_pass():
+    assert check_policy("raise", None) is None
+    assert check_policy("skip", 2.0) is None

@@ -1,0 +1,24 @@
+"""Every example runs as a user would run it, offline and in an empty folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.strip()
+
+
+def test_the_examples_are_there():
+    names = {path.name for path in EXAMPLES}
+    assert {"quickstart.py", "migrate_from_ensemble.py", "langchain_rag_chain.py", "llamaindex_query_engine.py"} <= names
+    assert "agent_memory.py" in names
