@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, NodeWithScore, TextNode
+from llama_index.core.schema import (
+    BaseNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
 
-from hybridmem.types import ArmList
+from hybridmem.times import epoch, iso, moment
+from hybridmem.types import ArmList, Memory
 
-__all__ = ["NodeReader", "node_source", "node_text", "to_arm_list"]
+__all__ = ["NodeReader", "node_source", "node_text", "to_arm_list", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -60,3 +70,58 @@ def to_arm_list(name: str, nodes: Sequence[NodeWithScore], /) -> ArmList:
     """An arm's answer for the core; a list in which any score is missing counts as unscored."""
     scores = [found.score for found in nodes]
     return ArmList(name, [found.node for found in nodes], None if None in scores else scores)  # type: ignore[arg-type]
+
+
+_FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
+_VITALS = (
+    "source_id", "thread", "namespace", "entities", "status", "strength", "confidence", "access_count", "last_accessed",
+    "supersedes",
+)  # fmt: skip
+"""Fields that keep the books: carried in the metadata, but of no use in a prompt."""
+
+
+def to_node(memory: Memory, /) -> TextNode:
+    """A memory as a node: its fields that say something are metadata, times as ISO-8601 text in UTC.
+
+    >>> to_node(Memory("Ana moved to Lisbon", id="m1", tags=("home",))).metadata
+    {'tags': ['home']}
+    """
+    metadata: dict[str, Any] = dict(memory.metadata)
+    for name, default in _FIELDS.items():
+        value = getattr(memory, name)
+        if value != default:
+            metadata[name] = _plain(value)
+    related: dict[NodeRelationship, Any] = {}
+    if memory.source_id is not None:
+        related[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=memory.source_id)
+    hidden = [name for name in _VITALS if name in metadata and name not in memory.metadata]
+    named = {"id_": memory.id} if memory.id else {}
+    return TextNode(
+        text=memory.text,
+        metadata=metadata,
+        relationships=related,
+        excluded_llm_metadata_keys=hidden,
+        excluded_embed_metadata_keys=[name for name in metadata if name in _FIELDS and name not in memory.metadata],
+        **named,
+    )
+
+
+def to_memory(node: BaseNode, /) -> Memory:
+    """A node as a memory: metadata named like a memory's field becomes that field, the rest stays metadata."""
+    given = {name: value for name, value in node.metadata.items() if name in _FIELDS and value is not None}
+    rest = {name: value for name, value in node.metadata.items() if name not in given}
+    for name in ("tags", "entities"):
+        if name in given:
+            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    for name in ("created_at", "updated_at", "last_accessed"):
+        if name in given:
+            given[name] = moment(given[name])
+    given.setdefault("source_id", node_source(node))
+    return Memory(node_text(node), id=node.id_, metadata=rest, **given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        seconds = epoch(value)
+        return None if seconds is None else iso(seconds)
+    return list(value) if isinstance(value, tuple) else value
