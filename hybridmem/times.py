@@ -10,7 +10,9 @@ from typing import Any
 
 __all__ = ["epoch", "from_epoch", "iso", "moment"]
 
-_ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_UTC = timezone.utc
+_ZERO = datetime(1970, 1, 1, tzinfo=_UTC)
+_fromtimestamp = datetime.fromtimestamp
 _ZERO_DAY = _ZERO.toordinal()
 _MILLISECONDS = 1e11  # as seconds this is the year 5138: a larger number can only be milliseconds
 _FIRST = float((date.min.toordinal() - _ZERO_DAY) * 86400)
@@ -69,7 +71,9 @@ def from_epoch(seconds: float, /) -> datetime:
     >>> from_epoch(86_400.0)
     datetime.datetime(1970, 1, 2, 0, 0, tzinfo=datetime.timezone.utc)
     """
-    return _ZERO + timedelta(seconds=seconds)
+    if 0 <= seconds < _END:
+        return _fromtimestamp(seconds, _UTC)
+    return _ZERO + timedelta(seconds=seconds)  # before 1970: not every system's clock functions go there
 
 
 def iso(seconds: float, /) -> str:

@@ -205,6 +205,9 @@ def _key(key: Any, where: str) -> str:
 # --- back from the database
 
 
+_decode = json.JSONDecoder().raw_decode  # json.loads without its questions about what it was given
+
+
 @lru_cache(maxsize=2048)  # the same few tags come back again and again
 def _tuple(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
@@ -234,7 +237,7 @@ def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
         access_count,
         None if last_accessed is None else from_epoch(last_accessed),
         supersedes,
-        json.loads(metadata) if metadata else {},
+        _decode(metadata)[0] if metadata else {},
     )
 
 

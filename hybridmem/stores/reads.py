@@ -7,6 +7,7 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -45,22 +46,16 @@ _ENTRY = (
 class Scope(NamedTuple):
     """A view as SQL: which rows to read (`m` memories, `h` where they stood, `b` bodies) and which are visible."""
 
-    namespace: str
     h: str
     """The alias of the row that says where a memory stands: `m` itself now, a version as of a moment."""
     tables: str
     visible: str
+    where: str
+    """The rows in view; bind the namespace."""
+    memory: str
+    """The columns that `memory_from` takes."""
     limit: int | None
     """The last seq that counts, for a view as of a moment."""
-
-    @property
-    def where(self) -> str:
-        """The rows in view; bind the namespace."""
-        return f"m.namespace = ? AND {self.visible}"
-
-    def memory(self) -> str:
-        """The columns that `memory_from` takes."""
-        return f"m.id, {_VITALS.format(h=self.h)}, {_BODY}"
 
 
 def columns(view: View, /) -> dict[str, str]:
@@ -74,14 +69,19 @@ def columns(view: View, /) -> dict[str, str]:
 
 def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
     """Read a view: now straight from `memories`; as of T from the newest version of each recorded by then."""
-    limit = None if view.as_of is None else _seq_at(conn, view.as_of)
+    return _scope(view.superseded, None if view.as_of is None else _seq_at(conn, view.as_of))
+
+
+@lru_cache(maxsize=64)
+def _scope(superseded: bool, limit: int | None) -> Scope:
     h = "m" if limit is None else "h"
-    visible = f"{h}.live" if view.superseded else f"{h}.live AND {h}.status <> 'superseded'"
+    visible = f"{h}.live" if superseded else f"{h}.live AND {h}.status <> 'superseded'"
     tables = "memories m"
     if limit is not None:
         newest = f"(SELECT max(v.seq) FROM versions v WHERE v.mem = m.mem AND v.seq <= {limit:d})"
         tables = f"memories m JOIN versions h ON h.seq = {newest}"
-    return Scope(view.namespace, h, tables, visible, limit)
+    where = f"m.namespace = ? AND {visible}"
+    return Scope(h, tables, visible, where, f"m.id, {_VITALS.format(h=h)}, {_BODY}", limit)
 
 
 def last_seq(conn: sqlite3.Connection, /) -> int:
@@ -117,7 +117,7 @@ def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[st
     """The memories in view among some ids (a few hundred at most)."""
     s = scope(conn, view)
     rows = conn.execute(
-        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
+        f"SELECT {s.memory} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
         f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
         (view.namespace, *ids_),
     ).fetchall()
@@ -131,7 +131,7 @@ def page(
     """The next memories by id that meet a condition."""
     s = scope(conn, view)
     rows = conn.execute(
-        f"SELECT {s.memory()} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
+        f"SELECT {s.memory} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
         f"WHERE {s.where} AND m.id > ? AND {condition[0]} ORDER BY m.id LIMIT ?",
         (view.namespace, after, *condition[1], size),
     ).fetchall()
@@ -206,20 +206,20 @@ def namespaces(conn: sqlite3.Connection, /) -> list[str]:
 def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
     """The links whose both ends are in view."""
     s = scope(conn, view)
-    rows = _standing_edges(conn, s)
+    rows = _standing_edges(conn, s, view.namespace)
     if not rows:
         return []
     seen = ids(conn, view, None)
     return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
 
 
-def _standing_edges(conn: sqlite3.Connection, s: Scope) -> list[tuple[Any, ...]]:
+def _standing_edges(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
     if s.limit is None:
         sql = "SELECT seq, a, b, relation, weight FROM edges WHERE namespace = ? ORDER BY seq"
-        return conn.execute(sql, (s.namespace,)).fetchall()
+        return conn.execute(sql, (namespace,)).fetchall()
     newest: dict[tuple[str, str, str], tuple[Any, ...]] = {}
     sql = "SELECT seq, a, b, relation, weight, gone FROM edge_log WHERE namespace = ? AND seq <= ? ORDER BY seq"
-    for *row, gone in conn.execute(sql, (s.namespace, s.limit)):
+    for *row, gone in conn.execute(sql, (namespace, s.limit)):
         key = (row[1], row[2], row[3])
         newest.pop(key, None)
         if not gone:
@@ -230,22 +230,23 @@ def _standing_edges(conn: sqlite3.Connection, s: Scope) -> list[tuple[Any, ...]]
 def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
     """The view's changes after `since`, oldest first, each memory once as it now stands."""
     s = scope(conn, view)
-    linked = _edge_changes(conn, s, since)
-    stream = _memory_changes(conn, s, since, with_vectors=vectors)
+    linked = _edge_changes(conn, s, since, view.namespace)
+    stream = _memory_changes(conn, s, since, view.namespace, with_vectors=vectors)
     return heapq.merge(stream, linked, key=attrgetter("seq")) if linked else stream
 
 
-def _memory_changes(conn: sqlite3.Connection, s: Scope, since: int, *, with_vectors: bool) -> Iterator[Change]:
+def _memory_changes(
+    conn: sqlite3.Connection, s: Scope, since: int, namespace: str, *, with_vectors: bool
+) -> Iterator[Change]:
     data, join = ("x.data", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL", "")
     written = "m.written" if s.limit is None else f"{s.h}.seq"
     gone = f"AND {s.visible}" if not since else ""
     rows = conn.execute(
-        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, {s.memory()} FROM {s.tables} "
+        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, {s.memory} FROM {s.tables} "
         f"LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
         f"WHERE m.namespace = ? AND {s.h}.seq > ? {gone} ORDER BY {s.h}.seq",
-        (s.namespace, since),
+        (namespace, since),
     )
-    namespace = s.namespace
     for row in rows:
         if row[2]:
             memory = memory_from(row[5:], namespace)
@@ -254,13 +255,13 @@ def _memory_changes(conn: sqlite3.Connection, s: Scope, since: int, *, with_vect
             yield Change(row[0], row[5])
 
 
-def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int) -> list[Change]:
+def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:
     if not since:
-        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _standing_edges(conn, s)]
+        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _standing_edges(conn, s, namespace)]
     upto = 2**62 if s.limit is None else s.limit
     rows = conn.execute(
         "SELECT seq, a, b, relation, weight, gone FROM edge_log "
         "WHERE seq > ? AND seq <= ? AND namespace = ? ORDER BY seq",
-        (since, upto, s.namespace),
+        (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]

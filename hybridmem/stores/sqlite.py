@@ -72,6 +72,8 @@ class SQLiteStore:
         _check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
             raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
+        for memory in memories:  # before taking the write lock
+            codec.check_memory(memory, namespace=namespace)
         if not len(memories):
             return []
         with self._writing() as log:
@@ -142,10 +144,14 @@ class SQLiteStore:
     @guarded
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids, in their order; None where the view has none."""
+        wanted = _clean(ids)
         found: dict[str, Memory] = {}
-        with self._reading() as conn:
-            for start in range(0, len(ids), _PAGE):
-                found |= reads.get(conn, view, _clean(ids[start : start + _PAGE]))
+        conn = self._pool.take()
+        try:
+            for start in range(0, len(wanted), _PAGE):
+                found |= reads.get(conn, view, wanted[start : start + _PAGE])
+        finally:
+            self._pool.give(conn)
         return [found.get(id_) for id_ in ids]
 
     @guarded

@@ -60,7 +60,6 @@ def put(
         heads = log.heads(namespace, ids[start:end], text=True)
         for place in range(start, end):
             memory, id_ = memories[place], ids[place]
-            codec.check_memory(memory, namespace=namespace)
             head = heads.get(id_) or log.head(namespace, id_)
             heads[id_] = head
             vector = None if vectors is None else codec.encode_vector(vectors[place], id_)
