@@ -21,7 +21,7 @@ Scored = list[tuple[Document, float | None]]
 Conversion = Callable[[float], float]
 
 
-def similarities(vectorstore: VectorStore, query: str, /, *, k: int = 4, filter: Any = None, **kwargs: Any) -> Scored:  # noqa: A002
+def similarities(vectorstore: VectorStore, query: str, /, *, k: int = 4, filter: Any = None, **kwargs: Any) -> Scored:
     """The k most similar documents with similarities in [-1, 1], higher is better.
 
     >>> from langchain_core.vectorstores import InMemoryVectorStore
@@ -44,7 +44,7 @@ async def asimilarities(
     /,
     *,
     k: int = 4,
-    filter: Any = None,  # noqa: A002
+    filter: Any = None,
     **kwargs: Any,
 ) -> Scored:
     """`similarities` without blocking the loop: the store's own async search where it is one, else a thread."""
@@ -58,7 +58,7 @@ async def asimilarities(
     return _converted(vectorstore, found)
 
 
-def _keywords(k: int, filter: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
+def _keywords(k: int, filter: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """A filter is only passed on when there is one: not every store has the keyword."""
     return {"k": k, **kwargs} if filter is None else {"k": k, "filter": filter, **kwargs}
 

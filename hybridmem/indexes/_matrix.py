@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,21 @@ __all__ = [
     "cosines",
     "dump",
     "empty",
+    "least_of_best",
     "load",
     "ranked",
+    "room_for",
     "top",
 ]
 
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 NEVER = float("-inf")
 NONE: Rows = np.zeros(0, dtype=np.intp)
 
 _SLACK = 4e-6  # more than float32 can be wrong about a cosine: whoever is this close is rescored in float64
+_CHUNK = 8192
 _MAGIC = b"HMVEC001"
 
 
@@ -58,18 +62,22 @@ def empty(dim: int | None) -> Picture:
     return Picture(np.zeros((0, dim or 0), np.float32), [], np.zeros(0))
 
 
+def room_for(buffer: npt.NDArray[Scalar], n: int, end: int, /) -> npt.NDArray[Scalar]:
+    """A buffer with room for `end` rows: the same one, or a larger copy of its first n."""
+    if end <= len(buffer):
+        return buffer
+    larger = np.empty((max(2 * n, end + end // 4, 16), *buffer.shape[1:]), buffer.dtype)
+    larger[:n] = buffer[:n]
+    return larger
+
+
 def append(picture: Picture, rows: Vector, ids: list[str], updated: list[float], /) -> Picture:
     """A picture with more rows: written in place where there is room, else into buffers of twice the size."""
     if not ids:
         return picture
     end = picture.n + len(ids)
-    matrix, times = picture.matrix, picture.updated
-    if end > len(matrix):
-        room = max(2 * picture.n, end + end // 4, 16)
-        matrix = np.empty((room, rows.shape[1]), np.float32)
-        times = np.empty(room)
-        matrix[: picture.n] = picture.matrix[: picture.n].reshape(picture.n, rows.shape[1])  # from (0, 0), too
-        times[: picture.n] = picture.updated[: picture.n]
+    matrix = room_for(picture.matrix, picture.n, end) if picture.n else room_for(rows[:0], 0, end)
+    times = room_for(picture.updated, picture.n, end)
     matrix[picture.n : end] = rows
     times[picture.n : end] = updated
     picture.ids.extend(ids)
@@ -87,36 +95,46 @@ def compact(picture: Picture, /) -> Picture:
     return Picture(picture.matrix[alive], ids, picture.updated[alive], len(ids))
 
 
+def least_of_best(scores: npt.NDArray[np.float32], k: int, /) -> float:
+    """A number that at least k of the scores reach, and hardly more: the k-th best of the blocks' maxima."""
+    block = len(scores) // (16 * k)
+    if block < 8:  # noqa: PLR2004 - too few scores for blocks to pay
+        return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k < len(scores) else NEVER
+    peaks = scores[: len(scores) // block * block].reshape(-1, block).max(axis=1)
+    return float(np.partition(peaks, len(peaks) - k)[len(peaks) - k])
+
+
 def top(scores: npt.NDArray[np.float32], k: int, /) -> Rows:
     """Positions that surely hold the k best of float32 scores, and those too close to tell."""
-    if k < 1:
-        return NONE
-    if k >= len(scores):
-        return np.arange(len(scores))
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    return np.flatnonzero(scores >= least - _SLACK)
+    found = np.flatnonzero(scores >= least_of_best(scores, k) - _SLACK)
+    if len(found) <= k:
+        return found
+    picked = scores[found]
+    least = np.partition(picked, len(picked) - k)[len(picked) - k]
+    best: Rows = found[picked >= least - _SLACK]
+    return best
 
 
 def cosines(rows: Vector, question: Vector, /) -> Floats:
     """Row by row in float64: the same vector gives the same number, whatever stands beside it."""
-    values: Floats = (rows.astype(np.float64) * question.astype(np.float64)).sum(axis=1)
-    return values.clip(-1.0, 1.0)
+    values: Floats = np.multiply(rows, question.astype(np.float64)).sum(axis=1)
+    return np.minimum(np.maximum(values, -1.0, out=values), 1.0, out=values)
 
 
 def ranked(picture: Picture, question: Vector, rows: Rows, k: int, /) -> Hits:
     """The k best of these rows, exactly: by cosine, then the newer, then the smaller id."""
-    if not len(rows):
-        return Hits([], [])
-    parts = [cosines(picture.matrix[rows[start : start + 8192]], question) for start in range(0, len(rows), 8192)]
-    scores = np.concatenate(parts)
-    if k < len(rows):
+    if len(rows) <= _CHUNK:
+        scores = cosines(picture.matrix[rows], question)
+    else:
+        parts = range(0, len(rows), _CHUNK)
+        scores = np.concatenate([cosines(picture.matrix[rows[start : start + _CHUNK]], question) for start in parts])
+    if 4 * k < len(rows):
         keep = scores >= np.partition(scores, len(rows) - k)[len(rows) - k]
         rows, scores = rows[keep], scores[keep]
-    times = picture.updated[rows].tolist()
-    order = sorted(
-        (-score, -time, picture.ids[row])
-        for score, time, row in zip(scores.tolist(), times, rows.tolist(), strict=True)
-    )[:k]
+    times, ids = picture.updated[rows].tolist(), picture.ids
+    order = [(-score, -time, ids[row]) for score, time, row in zip(scores.tolist(), times, rows.tolist(), strict=True)]
+    order.sort()
+    del order[k:]
     return Hits([key for _, _, key in order], [0.0 - score for score, _, _ in order])
 
 

@@ -19,9 +19,13 @@ from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.indexes import _matrix
 from hybridmem.indexes._matrix import NEVER, Picture, Rows
 from hybridmem.indexes.base import Change
+from hybridmem.indexes.sketch import Sketch, make
 from hybridmem.types import Hits
 
 __all__ = ["VectorIndex"]
+
+_FEW = 512  # so few rows are simply looked at in full
+_UNIT = 1e-6  # how far from 1 the squared length of a float32 unit vector may be
 
 
 class _Put(NamedTuple):
@@ -41,15 +45,20 @@ class VectorIndex:
     Hits(ids=['a'], scores=[1.0])
     """
 
-    def __init__(self, dim: int | None = None) -> None:
-        if dim is not None and dim < 1:
-            raise ConfigError(f"dim must be at least 1 or None, not {dim!r}")
+    def __init__(
+        self, dim: int | None = None, *, prefix: int | None = None, compact_from: int | None = 32 << 20
+    ) -> None:
+        """`compact_from`: bytes from which a sketch is searched first (None: never). `prefix`: see `Prefix`."""
+        for name, value, least in (("dim", dim, 1), ("prefix", prefix, 1), ("compact_from", compact_from, 0)):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least} or None, not {value!r}")
         self.watermark = 0
         self._dim = dim
+        self._prefix, self._compact_from = prefix, compact_from
         self._lock = RLock()
         self._rows: dict[str, int] = {}
-        self._picture = _matrix.empty(dim)
-        self._asked: tuple[frozenset[str], Picture, Rows] | None = None
+        self._now: tuple[Picture, Sketch | None] = (_matrix.empty(dim), None)
+        self._asked: tuple[frozenset[str], Rows] | None = None
 
     @property
     def dim(self) -> int | None:
@@ -93,7 +102,7 @@ class VectorIndex:
         old = {key: self._rows[key] for key in batch if key in self._rows}
         dead = [row for key, row in old.items() if key in new or batch[key].gone]
         times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
-        picture = self._picture
+        picture = self._now[0]
         if times:
             picture = picture._replace(updated=picture.updated.copy())  # readers keep the old times
             picture.updated[list(times)] = list(times.values())
@@ -107,7 +116,16 @@ class VectorIndex:
         if len(picture.dead) > max(1024, picture.n // 3):
             picture = _matrix.compact(picture)
             self._rows = {key: row for row, key in enumerate(picture.ids)}
-        self._picture, self._asked = picture, None
+        self._now, self._asked = (picture, self._sketched(picture)), None
+
+    def _sketched(self, picture: Picture) -> Sketch | None:
+        """The sketch of this picture: grown by the new rows, or made anew when the rows have doubled or moved."""
+        before, sketch = self._now
+        if self._compact_from is None or picture.n * (self._dim or 0) * 4 < self._compact_from:
+            return None
+        if sketch is None or picture.n < before.n or picture.n >= 2 * sketch.fitted:
+            return make(picture.matrix[: picture.n], prefix=self._prefix)
+        return sketch.grow(picture.matrix, before.n, picture.n)
 
     def _checked(self, vectors: list[Any], keys: list[str]) -> Vector:
         """Vectors as unit rows of the one dimension this index has."""
@@ -134,16 +152,16 @@ class VectorIndex:
         """The k most similar ids, among `allowed` when given. The same frozenset asked again costs nothing extra."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, not {k!r}")
-        picture, rows = (self._picture, None) if allowed is None else self._allowed(allowed)
+        (picture, sketch), rows = (self._now, None) if allowed is None else self._allowed(allowed)
         if picture.n == len(picture.dead) or (rows is not None and not len(rows)):
             return Hits([], [])
         question = self._question(query)
-        return _matrix.ranked(picture, question, _candidates(picture, question, k, rows), k)
+        return _matrix.ranked(picture, question, _candidates(picture, sketch, question, k, rows), k)
 
     def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosine of each id, None where it has no vector."""
         with self._lock:
-            picture, rows = self._picture, [self._rows.get(key, -1) for key in ids]
+            picture, rows = self._now[0], [self._rows.get(key, -1) for key in ids]
         found = np.array([row for row in rows if row >= 0], dtype=np.intp)
         if not len(found):
             return [None] * len(rows)
@@ -153,30 +171,31 @@ class VectorIndex:
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The stored vector of each id (a copy), None where it has none."""
         with self._lock:
-            picture, rows = self._picture, [self._rows.get(key) for key in ids]
+            picture, rows = self._now[0], [self._rows.get(key) for key in ids]
         return [None if row is None else picture.matrix[row].copy() for row in rows]
 
     def items(self) -> Iterator[tuple[str, Vector]]:
         """Every id with its vector, as of now."""
         with self._lock:
-            picture, rows = self._picture, list(self._rows.items())
+            picture, rows = self._now[0], list(self._rows.items())
         for key, row in rows:
             yield key, picture.matrix[row].copy()
 
     def _question(self, query: Any) -> Vector:
-        question = np.asarray(query, dtype=np.float64)
+        question = np.asarray(query)
         if question.ndim != 1 or (self._dim is not None and len(question) != self._dim):
             raise EmbeddingError(f"the query vector has shape {question.shape}, expected ({self._dim},)")
-        if not np.isfinite(question).all():
+        if question.dtype == np.float32 and abs(float(question @ question) - 1.0) < _UNIT:
+            return question  # an embedder's own: of length 1 already
+        if not np.isfinite(question := question.astype(np.float64)).all():
             raise EmbeddingError("the query vector has a value that is not finite")
         return unit(question)
 
-    def _allowed(self, allowed: AbstractSet[str]) -> tuple[Picture, Rows]:
+    def _allowed(self, allowed: AbstractSet[str]) -> tuple[tuple[Picture, Sketch | None], Rows]:
         """The rows of allowed ids, ascending; remembered for the last frozenset, since that one cannot change."""
         with self._lock:
-            picture, asked = self._picture, self._asked
-            if asked is not None and asked[0] is allowed and asked[1] is picture:
-                return picture, asked[2]
+            if self._asked is not None and self._asked[0] is allowed:
+                return self._now, self._asked[1]
             if len(allowed) < len(self._rows):
                 picked = [self._rows[key] for key in allowed if key in self._rows]
             else:
@@ -184,22 +203,24 @@ class VectorIndex:
             rows = np.array(picked, dtype=np.intp)
             rows.sort()
             if isinstance(allowed, frozenset):
-                self._asked = (allowed, picture, rows)
-            return picture, rows
+                self._asked = (allowed, rows)
+            return self._now, rows
 
     # --- bytes
     def to_bytes(self) -> bytes:
         """The index as bytes (checksummed, no pickle), for a file or a database."""
         with self._lock:
-            picture, watermark = self._picture, self.watermark
+            picture, watermark = self._now[0], self.watermark
         return _matrix.dump(picture, watermark)
 
     @classmethod
-    def from_bytes(cls, data: bytes, /) -> VectorIndex:
+    def from_bytes(
+        cls, data: bytes, /, *, prefix: int | None = None, compact_from: int | None = 32 << 20
+    ) -> VectorIndex:
         """The index of `to_bytes`; damaged bytes raise CorruptStoreError."""
         picture, watermark = _matrix.load(data)
-        index = cls(picture.matrix.shape[1] or None)
-        index._picture, index.watermark = picture, watermark
+        index = cls(picture.matrix.shape[1] or None, prefix=prefix, compact_from=compact_from)
+        index._now, index.watermark = (picture, index._sketched(picture)), watermark
         index._rows = {key: row for row, key in enumerate(picture.ids)}
         return index
 
@@ -224,14 +245,20 @@ def _epoch(moment: datetime | None) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _candidates(picture: Picture, question: Vector, k: int, rows: Rows | None) -> Rows:
-    """Rows that surely hold the k best."""
+def _candidates(picture: Picture, sketch: Sketch | None, question: Vector, k: int, rows: Rows | None) -> Rows:
+    """Rows that hold the k best."""
     matrix = picture.matrix[: picture.n]
-    if rows is None:
-        scores = matrix @ question
+    if rows is not None and len(rows) <= max(k, _FEW):
+        return rows if len(rows) <= k else rows[_matrix.top(matrix[rows] @ question, k)]
+    k = min(k, picture.n - len(picture.dead))
+    if sketch is not None:
+        found = sketch.candidates(matrix, question, k, picture.dead, rows)
+        if found is not None:
+            return found if len(found) <= k else found[_matrix.top(matrix[found] @ question, k)]
+    if rows is not None:
+        few = 4 * len(rows) < picture.n
+        return rows[_matrix.top(matrix[rows] @ question if few else (matrix @ question)[rows], k)]
+    scores = matrix @ question
+    if len(picture.dead):
         scores[picture.dead] = NEVER
-        return _matrix.top(scores, min(k, picture.n - len(picture.dead)))
-    if len(rows) <= k:
-        return rows
-    scores = matrix[rows] @ question if len(rows) < picture.n // 4 else (matrix @ question)[rows]
-    return rows[_matrix.top(scores, k)]
+    return _matrix.top(scores, k)
