@@ -1,0 +1,71 @@
+"""Results that can say why: a `NodeWithScore` whose receipt is made when somebody reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llama_index.core.schema import BaseNode, NodeWithScore
+
+from hybridmem.explain import Explanation, Receipt
+
+__all__ = ["FusedNode", "Why", "fused_node"]
+
+_WHY = "_why"
+
+
+class Why:
+    """One query's explanation, shared by its results and made at most once, when it is first read.
+
+    Copies share it; pickling it writes down the finished explanation, because a live one holds the arms' lists.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Explanation]) -> None:
+        self._make = make
+        self._made: Explanation | None = None
+
+    def explanation(self) -> Explanation:
+        """The explanation of the whole query."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __deepcopy__(self, memo: Any) -> Why:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _told, (self.explanation(),)
+
+
+def _told(explanation: Explanation) -> Why:
+    return Why(lambda: explanation)
+
+
+class FusedNode(NodeWithScore):
+    """A fused result: the node as its retriever gave it, and a score in (0, 1].
+
+    The receipt lives on this object alone: the node, its metadata, its hash and every prompt stay as they were.
+    """
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """The explanation of the query that found this."""
+        why: Why | None = self.__dict__.get(_WHY)
+        return None if why is None else why.explanation()
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Why this result is where it is: rank, raw score and share in each arm, and what each stage did."""
+        explained = self.explanation
+        if explained is None:
+            return None
+        return next((receipt for receipt in explained.receipts if receipt.key == self.node.id_), None)
+
+
+def fused_node(node: BaseNode, score: float, why: Why, /) -> FusedNode:
+    """A result over this node; what came in is never changed."""
+    made = FusedNode(node=node, score=score)
+    made.__dict__[_WHY] = why  # beside the fields, as a cached property would be: never dumped, never compared
+    return made

@@ -1,0 +1,188 @@
+"""Where a fusion's answers come from: arms of its own, or a `HybridMemory` that has them inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from hybridmem.explain import Explanation, Trace
+from hybridmem.fanout import Job, OnError, Outcome, arun, run
+from hybridmem.fusion import Fusion
+from hybridmem.types import ArmList, Ranking
+from llamaindex_hybridmem._arms import Arm, Request, Wish, nodes_of, settled
+from llamaindex_hybridmem._conversion import NodeReader, node_text, to_arm_list, to_node
+from llamaindex_hybridmem._results import Why, fused_node
+from llamaindex_hybridmem._settings import Settings
+
+if TYPE_CHECKING:
+    from hybridmem.memory import HybridMemory
+    from hybridmem.results import Result
+
+__all__ = ["Answer", "ArmsSource", "Asked", "MemorySource", "Source"]
+
+_READER = NodeReader()
+
+
+class Asked(NamedTuple):
+    """One question with everything that decides its answer, beside the arms."""
+
+    bundle: QueryBundle
+    settings: Settings
+
+
+class Answer(NamedTuple):
+    """The results, and why they are the results."""
+
+    nodes: list[NodeWithScore]
+    why: Why
+
+
+class Source(Protocol):
+    """Finds nodes for a question, in sync and async code."""
+
+    def answer(self, asked: Asked, /) -> Answer:
+        """Find and rank."""
+        ...
+
+    async def aanswer(self, asked: Asked, /) -> Answer:
+        """The same, without blocking the event loop."""
+        ...
+
+
+class Found(NamedTuple):
+    """The arms' lists with all that a fusion needs: the same pure function ranks them now and explains them later."""
+
+    recipe: Fusion
+    query: str
+    lists: Sequence[ArmList]
+    idle: Sequence[ArmList]
+    """Arms that were not asked, for the explanation."""
+    now: float
+    k: int | None
+
+    def rank(self, trace: Trace | None = None) -> Ranking:
+        """The ranking; into a notebook, when one is given."""
+        return self.recipe.run(self.lists, reader=_READER, query=self.query, now=self.now, k=self.k, trace=trace)
+
+    def explanation(self) -> Explanation:
+        """The same ranking again, with its notebook open."""
+        trace = Trace()
+        return self.told(trace, self.rank(trace))
+
+    def told(self, trace: Trace, ranking: Ranking) -> Explanation:
+        """The finished notebook of a ranking."""
+        texts = {node.id_: node_text(node) for arm in self.lists for node in arm.items}
+        shown = [self.recipe.share(score) for score in ranking.scores]
+        lists = [*self.lists, *self.idle]
+        return trace.explanation(ranking, query=self.query, lists=lists, shown=shown, texts=texts)
+
+    def answer(self) -> Answer:
+        """The ranking as results; their receipts are made when somebody reads one."""
+        if self.recipe.rerank is None and not self.recipe.extra:
+            ranking, why = self.rank(), Why(self.explanation)
+        else:  # foreign code, slow or moody: run it once, with the notebook open
+            trace = Trace()
+            ranking = self.rank(trace)
+            why = Why(partial(self.told, trace, ranking))
+        share = self.recipe.share
+        rows = zip(ranking.items, ranking.scores, strict=True)
+        return Answer([fused_node(node, share(score), why) for node, score in rows], why)
+
+
+class Plan(NamedTuple):
+    """How the arms are asked this time: each with its request, to a common depth."""
+
+    asked: Asked
+    depth: int
+    requests: Sequence[tuple[Arm, Request]]
+
+    def jobs(self, timeout: float | None, *, on_loop: bool) -> list[Job]:
+        """The calls, ready for the fan-out."""
+        bundle = self.asked.bundle
+        return [arm.job(request, bundle, timeout=timeout, on_loop=on_loop) for arm, request in self.requests]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmsSource:
+    """Asks arms at the same time and fuses what they bring. An arm without weight is not asked."""
+
+    arms: tuple[Arm, ...]
+    recipe: Fusion
+    on_error: OnError
+    timeout: float | None
+    clock: Callable[[], float]
+
+    def answer(self, asked: Asked, /) -> Answer:
+        """Ask in threads; ask deeper while fewer than k are left although the arms have more."""
+        plan: Plan | None = self._plan(asked, self.recipe.depth_for(asked.settings.k))
+        while plan is not None:
+            answer, plan = self._read(plan, run(plan.jobs(self.timeout, on_loop=False)))
+        return answer
+
+    async def aanswer(self, asked: Asked, /) -> Answer:
+        """The same on the event loop, which is never blocked."""
+        plan: Plan | None = self._plan(asked, self.recipe.depth_for(asked.settings.k))
+        while plan is not None:
+            answer, plan = self._read(plan, await arun(plan.jobs(self.timeout, on_loop=True)))
+        return answer
+
+    def _weights(self) -> list[tuple[Arm, float]]:
+        return list(zip(self.arms, self.recipe.weights_for([arm.name for arm in self.arms]), strict=True))
+
+    def _plan(self, asked: Asked, depth: int) -> Plan:
+        settings = asked.settings
+        wish = Wish(depth, settings.filter, settings.filters, settings.more)
+        return Plan(asked, depth, [(arm, arm.request(wish)) for arm, weight in self._weights() if weight > 0])
+
+    def _read(self, plan: Plan, outcomes: Sequence[Outcome]) -> tuple[Answer, Plan | None]:
+        """The fused answer, and a deeper plan when it is worth asking again."""
+        skipped = settled(outcomes, on_error=self.on_error, wrap=True)
+        lists: list[ArmList] = []
+        more = False
+        for (arm, request), outcome in zip(plan.requests, outcomes, strict=True):
+            if arm.name in skipped:
+                lists.append(ArmList(arm.name, [], skipped=skipped[arm.name]))
+                continue
+            nodes = nodes_of(outcome.value, arm.name)
+            loses = self.recipe.dedup is not None or request.check is not None
+            more = more or (arm.deepens and loses and len(nodes) >= plan.depth)
+            if request.check is not None:
+                nodes = [found for found in nodes if request.check(found.node)]
+            lists.append(to_arm_list(arm.name, nodes))
+        idle = [ArmList(arm.name, [], skipped="weight 0") for arm, weight in self._weights() if weight == 0]
+        k = plan.asked.settings.k
+        answer = Found(self.recipe, plan.asked.bundle.query_str, lists, idle, self.clock(), k).answer()
+        short = more and k is not None and len(answer.nodes) < k
+        return answer, self._plan(plan.asked, 4 * plan.depth) if short else None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """Asks a `HybridMemory`: the same ids and scores as its own `search`."""
+
+    memory: HybridMemory
+    recipe: Fusion | None = None
+
+    def _how(self, asked: Asked) -> dict[str, Any]:
+        settings = asked.settings
+        given = {"k": settings.k, "filter": settings.filter, "recipe": self.recipe, **settings.more}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def answer(self, asked: Asked, /) -> Answer:
+        """Search, as the memory does."""
+        how = self._how(asked)
+        return self._read(self.memory.search(asked.bundle.query_str, **how), asked, how)
+
+    async def aanswer(self, asked: Asked, /) -> Answer:
+        """The same, without blocking the event loop."""
+        how = self._how(asked)
+        return self._read(await self.memory.asearch(asked.bundle.query_str, **how), asked, how)
+
+    def _read(self, results: Sequence[Result], asked: Asked, how: Mapping[str, Any]) -> Answer:
+        explain = results[0]._explain if results else None  # noqa: SLF001  one explanation for all of them
+        why = Why(explain or partial(self.memory.explain, asked.bundle.query_str, **how))
+        return Answer([fused_node(to_node(result.memory), result.score, why) for result in results], why)
