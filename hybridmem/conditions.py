@@ -13,7 +13,7 @@ from typing import Any, Literal
 from hybridmem.errors import ConfigError
 from hybridmem.times import epoch
 
-__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "parse"]
+__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "clean", "parse"]
 
 Kind = Literal["null", "bool", "number", "text", "time"]
 FieldType = Literal["text", "list", "time", "number", "json"]
@@ -140,7 +140,7 @@ def _field(name: str) -> Field:
         path = path[1:]
     if not path:
         raise ConfigError("a filter on 'metadata' needs a key: 'metadata.key'")
-    return Field("metadata", tuple(map(_clean, path)))
+    return Field("metadata", tuple(map(clean, path)))
 
 
 def _test(field: Field, op: Any, value: Any, name: str) -> Condition:
@@ -159,7 +159,7 @@ def _test(field: Field, op: Any, value: Any, name: str) -> Condition:
         if isinstance(value, str | Mapping) or not isinstance(value, Sequence | set | frozenset):
             raise ConfigError(f"$in and $nin on {name!r} take a list of values, not {value!r}")
         operands = dict.fromkeys(_operand(field, op, item, name) for item in value)
-        return Test(field, op, tuple(sorted(operands, key=repr)))
+        return Test(field, op, tuple(sorted(operands, key=lambda one: (one.kind, repr(one.value)))))
     return Test(field, op, (_operand(field, op, value, name),))
 
 
@@ -197,7 +197,7 @@ def _typed(value: Any) -> Operand | None:
     if isinstance(value, bool):
         return Operand("bool", value)
     if isinstance(value, str):
-        return Operand("text", _clean(str(value)))
+        return Operand("text", clean(str(value)))
     if isinstance(value, Real):
         number = value if isinstance(value, int) else float(value)
         return Operand("number", number) if math.isfinite(number) else None
@@ -207,6 +207,20 @@ def _typed(value: Any) -> Operand | None:
     return None
 
 
-def _clean(text: str) -> str:
-    """Lone surrogates cannot be stored, so they can only be compared as what is stored for them."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def clean(text: str, /) -> str:
+    r"""The text with what databases cannot hold (NUL, halves of an emoji) replaced by U+FFFD.
+
+    Stores keep texts so, and filters compare them so.
+
+    >>> clean("ok \ud83d") == "ok \ufffd"
+    True
+    """
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from hybridmem.conditions import clean
 from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.times import epoch, from_epoch, iso
 from hybridmem.types import Edge, Memory, Status
@@ -50,19 +51,6 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _DEPTH = 100
-
-
-def clean(text: str, /) -> str:
-    r"""The text with lone surrogates (halves of an emoji, which no encoding can hold) replaced by U+FFFD.
-
-    >>> clean("ok \ud83d") == "ok \ufffd"
-    True
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 # --- checking what comes in

@@ -191,10 +191,12 @@ class StoreConformance:
         assert texts(found) == hostile
         assert [m.metadata["k"] for m in found] == hostile
 
-    def test_lone_surrogates_become_replacement_characters(self, store):
-        (id_,) = store.put([Memory("cut \ud83d", metadata={"k": "\udc00"}, tags=("\ud800",))])
+    def test_what_no_database_can_hold_becomes_a_replacement_character(self, store):
+        (id_,) = store.put([Memory("cut \ud83d", title="n\x00l", metadata={"k\x00": "\udc00"}, tags=("\ud800",))])
         (memory,) = store.get([id_], view=NOW)
-        assert (memory.text, memory.metadata, memory.tags) == ("cut \ufffd", {"k": "\ufffd"}, ("\ufffd",))
+        assert (memory.text, memory.title) == ("cut \ufffd", "n\ufffdl")
+        assert (memory.metadata, memory.tags) == ({"k\ufffd": "\ufffd"}, ("\ufffd",))
+        assert store.ids(view=NOW, filter={"k\x00": "\udc00", "title": "n\x00l"}) == {id_}
         assert store.get(["\ud800"], view=NOW) == [None]
         assert store.history("\ud800") == []
         assert store.delete(["\ud800"]) == 0
@@ -217,6 +219,7 @@ class StoreConformance:
             Memory(5),
             Memory("x", id=5),
             Memory("x", id="\ud800"),
+            Memory("x", id="a\x00"),
             Memory("x", tags="home"),
             Memory("x", entities=(1,)),
             Memory("x", source_id=7),
@@ -747,7 +750,7 @@ class StoreConformance:
         for call in (
             lambda: store.get(["a"], view=NOW),
             lambda: store.put([Memory("y")]),
-            lambda: store.last_seq(),
+            store.last_seq,
             lambda: store.ids(view=NOW),
             lambda: list(store.changes(0, view=NOW)),
             lambda: list(store.list(view=NOW)),

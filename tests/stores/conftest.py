@@ -12,3 +12,20 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)  # at the end: the installed package comes first
 
 pytest.register_assert_rewrite("tests.stores.conformance", "tests.stores.model")
+
+
+@pytest.fixture(scope="session")
+def pg_server():
+    """One PostgreSQL server for all tests of this process; it stops with them."""
+    from tests import pgserver
+
+    with pgserver.server(**pgserver.FAST) as server:
+        yield server
+
+
+@pytest.fixture
+def pg_url(pg_server):
+    """A database of the test's own."""
+    url = pg_server.database()
+    yield url
+    pg_server.drop(url)
