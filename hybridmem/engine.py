@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from hybridmem.embed import Embedder, check_same
@@ -19,11 +19,13 @@ from hybridmem.fusion import Fusion
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
-from hybridmem.types import ArmList, Graph, Hits, Memory, Ranking
+from hybridmem.types import ArmList, Graph, Hits, Ranking
 
 __all__ = ["Answer", "Engine", "Question"]
 
 REEMBED = 1_000
+OWN_THREAD_FROM = 0.01
+"""Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 PAST_SPACES = 4
 """How many as-of spaces are kept: each holds the indexes of one moment."""
 
@@ -63,13 +65,13 @@ class Engine:
         embedder: Embedder | None,
         settings: IndexSettings,
         clock: Callable[[], float],
-        make_space: Callable[[View], Space] | None = None,
+        make_space: Callable[[Store, View, IndexSettings], Space] | None = None,
     ) -> None:
         self.store = store
         self.embedder = embedder
         self.settings = settings
         self.clock = clock
-        self._make_space = make_space or (lambda view: LocalSpace(store, view, settings))
+        self._make_space = make_space or LocalSpace
         self._spaces: dict[View, Space] = {}
         self._past: OrderedDict[View, Space] = OrderedDict()
         self._paces: dict[str, Pace] = {"bm25": Pace(), "vector": Pace()}
@@ -80,19 +82,22 @@ class Engine:
     # --- the embedder on record
 
     def check_embedder(self) -> None:
-        """Refuse an embedder other than the one whose vectors are stored."""
+        """Refuse an embedder other than the one whose vectors are stored; finish a re-embedding that was cut short."""
         recorded = self.recorded()
-        if recorded is not None and self.embedder is not None:
-            check_same(recorded["name"], recorded["dim"], self.embedder)
+        if recorded is None or self.embedder is None:
+            return
+        check_same(recorded["name"], recorded["dim"], self.embedder)
+        if recorded.get("unfinished"):
+            self.reindex(None)
 
     def recorded(self) -> dict[str, Any] | None:
         """The embedder whose vectors are stored: its name and dimension."""
         text = self.store.get_meta("embedder")
         return None if text is None else dict(json.loads(text))
 
-    def record(self, embedder: Embedder) -> None:
+    def record(self, embedder: Embedder, *, unfinished: bool = False) -> None:
         """Write down whose vectors these are."""
-        now = {"name": embedder.name, "dim": embedder.dim}
+        now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
         if self.recorded() != now:
             self.store.set_meta("embedder", json.dumps(now))
 
@@ -104,7 +109,7 @@ class Engine:
             kept: dict[View, Space] | OrderedDict[View, Space] = self._spaces if view.as_of is None else self._past
             space = kept.get(view)
             if space is None:
-                space = kept[view] = self._make_space(view)
+                space = kept[view] = self._make_space(self.store, view, self.settings)
                 while len(self._past) > PAST_SPACES:
                     self._past.popitem(last=False)
             elif view.as_of is not None:
@@ -159,7 +164,10 @@ class Engine:
         recipe = question.recipe
         ask, found = self._arms(space, ask, recipe, depth)
         known = complete(space, ask, found) if recipe.complete else {}
-        lists = [_listed(name, hits, space, known.get(name)) for name, hits in found.items()]
+        lists = [
+            _listed(arm, found[arm], space, known.get(arm)) if arm in found else ArmList(arm, [], skipped="weight 0")
+            for arm in self.arms
+        ]
         graph = space.graph(ask.allowed) if recipe.spread is not None else None
         answer = Answer(Ranking([], [], []), lists, question, space, graph, self.clock())
         return answer._replace(ranking=self.fuse(answer))
@@ -176,7 +184,7 @@ class Engine:
 
         calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
         jobs = [Job(arm, calls[arm], pace=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
-        outcomes: list[Outcome] = run(jobs)
+        outcomes: list[Outcome] = run(jobs, inline_below=OWN_THREAD_FROM)
         settle(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 
@@ -233,35 +241,33 @@ class Engine:
             return seeds if graph is None else Hits([], [])
         return graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 
-    def reindex(self, progress: Progress | None) -> None:
-        """Embed everything again with this embedder, and build every index again from the store."""
+    def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
+        """Embed everything again, with another embedder if one is given, and build every index from the store."""
+        if embedder is not None:
+            self.embedder = embedder
+            self.settings = self.settings._replace(vectors=True)
         names = self.store.namespaces()
-        total = sum(self.store.count(view=View(name, superseded=True)) for name in names)
-        done = 0
-        for name in names if self.embedder is not None else ():
-            batch: list[Memory] = []
-            for memory in chain(self.store.list(view=View(name, superseded=True)), [None]):
-                if memory is not None:
-                    batch.append(memory)
-                if batch and (memory is None or len(batch) >= REEMBED):
-                    done += self._embed_again(batch, name)
-                    batch = []
-                    if progress is not None:
-                        progress(done, total)
         if self.embedder is not None:
+            self.embedder.probe()
+            self.record(self.embedder, unfinished=True)
+            self._embed_again(self.embedder, names, progress)
             self.record(self.embedder)
         self.forget_spaces()
         for name in names:
             self.space(View(name)).save()
 
-    def _embed_again(self, batch: Sequence[Memory], namespace: str) -> int:
-        if self.embedder is None:
-            return 0
-        vectors = self.embedder.documents([memory.embedded for memory in batch])
-        self.store.set_vectors(
-            {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}, namespace=namespace
-        )
-        return len(batch)
+    def _embed_again(self, embedder: Embedder, names: Sequence[str], progress: Progress | None) -> None:
+        total = sum(self.store.count(view=View(name, superseded=True)) for name in names)
+        done = 0
+        for name in names:
+            everything = self.store.list(view=View(name, superseded=True))
+            while batch := list(islice(everything, REEMBED)):
+                vectors = embedder.documents([memory.embedded for memory in batch])
+                rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
+                self.store.set_vectors(rows, namespace=name)
+                done += len(batch)
+                if progress is not None:
+                    progress(done, total)
 
     def close(self) -> None:
         """Save, then close the store."""

@@ -59,14 +59,14 @@ def check_policy(on_error: str, timeout: float | None) -> None:
         raise ConfigError(f"timeout = {timeout!r} is not allowed: seconds above 0, or None")
 
 
-def run(jobs: Sequence[Job], /, *, limit: int | None = None) -> list[Outcome]:
+def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float = INLINE_BELOW) -> list[Outcome]:
     """Run all jobs at once and give their outcomes in order; at most `limit` of them at the same time.
 
-    Quick arms run inline, and so does one slow arm: the caller's thread would only wait. Contexts are copied into
+    Quick arms (usually done within `inline_below` seconds) run inline, and so does one slow arm: the caller's thread would only wait. Contexts are copied into
     threads, so that spans and parent runs are kept. A job that outlives its timeout is left behind in its thread.
     """
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    inline = [i for i, job in enumerate(jobs) if _quick(job)]
+    inline = [i for i, job in enumerate(jobs) if _quick(job, inline_below)]
     slow = [i for i in range(len(jobs)) if i not in inline]
     if slow and limit is None and jobs[slow[-1]].timeout is None:
         inline.append(slow.pop())
@@ -78,8 +78,8 @@ def run(jobs: Sequence[Job], /, *, limit: int | None = None) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def _quick(job: Job) -> bool:
-    return job.timeout is None and job.pace is not None and job.pace.seconds < INLINE_BELOW
+def _quick(job: Job, below: float) -> bool:
+    return job.timeout is None and job.pace is not None and job.pace.seconds < below
 
 
 def _timed(job: Job) -> Outcome:

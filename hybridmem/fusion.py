@@ -26,11 +26,13 @@ from hybridmem.stages import (
     Conflicts,
     Diversity,
     HalfLife,
+    NamedDate,
     Pack,
     QualityGate,
     Rerank,
     SourceDedup,
     Spread,
+    Substance,
     stage_name,
 )
 from hybridmem.types import ArmList, Context, Graph, Ranking, Reader, Stage
@@ -170,7 +172,8 @@ _NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
 class Fusion:
     """A recipe: which mode and weights merge the arms, and which stages follow, in this order.
 
-    gate → merge (mode, weights, c) → spread → dedup → boost → extra → conflicts → rerank → diversity → pack to k
+    gate → merge (mode, weights, c) → spread → dedup → boost → substance → dated → extra → conflicts → rerank →
+    diversity → pack to k
 
     >>> Fusion(weights={"bm25": 0.6, "vector": 0.4}, boost=HalfLife(strength=0.05)).mode
     'rrf'
@@ -183,10 +186,15 @@ class Fusion:
     """How many hits each arm is asked for; None: enough to fill k after dedup."""
     complete: bool = False
     """Let each arm score what only the others listed, where it can, so that like is compared with like."""
+    smooth: bool = False
+    """In score modes, share = (1 + n · normalised) / (1 + n) in a list of n. Plain min–max says that the second of
+    two hits is worthless; smoothed it is worth 1/3, and in a list of a hundred the last is worth 1/101."""
     gate: QualityGate | None = None
     spread: Spread | None = None
     dedup: SourceDedup | None = None
     boost: HalfLife | Competition | None = None
+    substance: Substance | None = None
+    dated: NamedDate | None = None
     extra: tuple[Stage, ...] = ()
     conflicts: Conflicts | None = None
     rerank: Rerank | None = None
@@ -207,7 +215,8 @@ class Fusion:
         elif self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))
             normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
-        slots = (self.spread, self.dedup, self.boost, *self.extra, self.conflicts, self.rerank, self.diversity)
+        priors = (self.substance, self.dated)
+        slots = (self.spread, self.dedup, self.boost, *priors, *self.extra, self.conflicts, self.rerank, self.diversity)
         object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
         object.__setattr__(self, "_express", fits(self))
 
@@ -224,7 +233,7 @@ class Fusion:
         """How many hits to ask of each arm so that k results survive the stages."""
         if self.depth is not None:
             return max(self.depth, k or 0)
-        wide = self.dedup or self.boost or self.gate or self.spread or self.rerank or self.diversity or self.extra
+        wide = self.gate or any(stage is not None for stage in self._stages)
         return max(4 * k if wide else k, 20) if k else 100
 
     def run(
@@ -287,7 +296,10 @@ class Fusion:
             shares = [_rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
         else:
             norm = _NORMALISERS[self.mode]
-            shares = [[weight * x for x in norm(_scores_or_ranks(arm))] for arm, weight in used]
+            normed = [norm(_scores_or_ranks(arm)) for arm, _ in used]
+            if self.smooth:
+                normed = [[(1 + len(column) * x) / (1 + len(column)) for x in column] for column in normed]
+            shares = [[weight * x for x in column] for column, (_, weight) in zip(normed, used, strict=True)]
         if context.trace is not None:
             context.trace.merged([arm for arm, _ in used], columns, shares)
         ranked = sorted(merge(columns, shares).items(), key=_score, reverse=True)

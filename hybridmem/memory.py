@@ -233,9 +233,9 @@ class HybridMemory:
 
     # --- upkeep
 
-    def reindex(self, *, progress: Progress | None = None) -> None:
-        """Build everything that is derived again: vectors by this embedder, and every index from the store."""
-        self._engine.reindex(progress)
+    def reindex(self, *, embedder: Any = None, progress: Progress | None = None) -> None:
+        """Build everything that is derived again: vectors (by another embedder, if one is given) and every index."""
+        self._engine.reindex(progress, None if embedder is None else as_embedder(embedder))
 
     def check(self) -> Sequence[str]:
         """What is wrong with the store, in words; empty when all is well."""

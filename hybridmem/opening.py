@@ -10,7 +10,7 @@ from hybridmem.embed import Embedder
 from hybridmem.engine import Engine
 from hybridmem.errors import ConfigError
 from hybridmem.space import IndexSettings
-from hybridmem.stores.base import Store, View
+from hybridmem.stores.base import Store
 
 __all__ = ["open_engine", "open_store"]
 
@@ -53,7 +53,7 @@ def open_engine(
         if vectors is not None:
             settings = settings._replace(make_vectors=vectors)
         own = getattr(store, "space", None)
-        make: Callable[[View], Any] | None = None if own is None else lambda view: own(view, settings)
+        make = None if own is None else lambda _, view, chosen: own(view, chosen)
         return Engine(store, embedder=embedder, settings=settings, clock=clock, make_space=make)
     except BaseException:
         store.close()

@@ -10,7 +10,18 @@ from typing import Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
-from hybridmem.stages import Competition, Conflicts, Diversity, HalfLife, Pack, QualityGate, SourceDedup, Spread
+from hybridmem.stages import (
+    Competition,
+    Conflicts,
+    Diversity,
+    HalfLife,
+    NamedDate,
+    Pack,
+    QualityGate,
+    SourceDedup,
+    Spread,
+    Substance,
+)
 
 __all__ = ["RECIPES", "load_recipe", "recipe_from_dict", "recipe_to_dict", "save_recipe"]
 
@@ -20,6 +31,8 @@ _SLOTS: dict[str, tuple[type[Any], ...]] = {
     "spread": (Spread,),
     "dedup": (SourceDedup,),
     "boost": (HalfLife, Competition),
+    "substance": (Substance,),
+    "dated": (NamedDate,),
     "conflicts": (Conflicts,),
     "diversity": (Diversity,),
     "pack": (Pack,),
@@ -30,10 +43,13 @@ _DEFAULT = Fusion(
     weights={"bm25": 0.5, "vector": 0.5},
     depth=100,
     complete=True,
-    gate=QualityGate(floor={"bm25": 1.0, "vector": 0.2}),
-    spread=Spread(strength=0.6, seeds=20),
+    smooth=True,
+    gate=QualityGate(floor={"vector": 0.2}),
+    spread=Spread(strength=0.6, seeds=20, thread=0.6),
     dedup=SourceDedup(),
     boost=HalfLife(strength=0.05),
+    substance=Substance(strength=0.4, words=30),
+    dated=NamedDate(strength=0.2),
 )
 """Found on the tuning halves of the evaluation sets; docs/quality.md shows what each part is worth."""
 

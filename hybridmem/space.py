@@ -244,4 +244,5 @@ def _entry(memory: Memory) -> Entry:
         memory.confidence,
         memory.access_count,
         epoch(memory.last_accessed),
+        len(memory.text.split()),
     )

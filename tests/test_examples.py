@@ -20,5 +20,10 @@ def test_an_example_runs(example, tmp_path):
 
 def test_the_examples_are_there():
     names = {path.name for path in EXAMPLES}
-    assert {"quickstart.py", "migrate_from_ensemble.py", "langchain_rag_chain.py", "llamaindex_query_engine.py"} <= names
+    assert {
+        "quickstart.py",
+        "migrate_from_ensemble.py",
+        "langchain_rag_chain.py",
+        "llamaindex_query_engine.py",
+    } <= names
     assert "agent_memory.py" in names

@@ -7,6 +7,8 @@
 | `SourceDedup` | source_id | keeps the best of each source |
 | `HalfLife` | updated_at | score · (1 + strength · 0.5^(age / half_life)) |
 | `Competition` | last_accessed, strength, confidence, status | the score: activation, recency, strength, confidence |
+| `Substance` | words, text | score · less, where little is said |
+| `NamedDate` | created_at | adds to what is from the day the question names |
 | `Conflicts` | contradicts | the weaker of two that contradict · 0.3 |
 | `Rerank` | text | the order of the top |
 | `Diversity` | vector or text | the order, by maximal marginal relevance |
@@ -19,6 +21,7 @@ from hybridmem.stages.base import reorder, stage_name
 from hybridmem.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.stages.dedup import SourceDedup
 from hybridmem.stages.gate import QualityGate
+from hybridmem.stages.prior import NamedDate, Substance
 from hybridmem.stages.spread import Spread
 from hybridmem.stages.top import Diversity, Pack, Rerank
 
@@ -27,11 +30,13 @@ __all__ = [
     "Conflicts",
     "Diversity",
     "HalfLife",
+    "NamedDate",
     "Pack",
     "QualityGate",
     "Rerank",
     "SourceDedup",
     "Spread",
+    "Substance",
     "reorder",
     "stage_name",
 ]

@@ -98,7 +98,12 @@ def test_stages_that_reorder_tell_what_they_did():
 
 
 def test_the_budget_and_k_are_told_apart():
-    rows = [Row("a", {"text": "x" * 40}), Row("b", {"text": "x" * 40}), Row("c", {"text": "x"}), Row("d", {"text": "x"})]
+    rows = [
+        Row("a", {"text": "x" * 40}),
+        Row("b", {"text": "x" * 40}),
+        Row("c", {"text": "x"}),
+        Row("d", {"text": "x"}),
+    ]
     told = explained(Fusion(pack=Pack(tokens=12)), [arm("x", rows)], k=2)
     assert [receipt.key for receipt in told.receipts] == ["a", "c"]
     assert told.why_not("b") == "b: 10 tokens > 2 left of 12"

@@ -126,6 +126,12 @@ def test_relative_is_min_max_with_weights():
     }
 
 
+def test_being_found_can_be_worth_something():
+    lists = [arm("a", "xyz", [8.0, 5.0, 4.0])]
+    got = scores_of("relative", lists, smooth=True)
+    assert got == {"x": 1.0, "y": pytest.approx((1 + 3 * 0.25) / 4), "z": pytest.approx(1 / 4)}
+
+
 def test_distribution_places_scores_within_three_sigma():
     mean, sigma = 2.0, math.sqrt(2 / 3)
     lists = [arm("a", "xyz", [3.0, 2.0, 1.0])]

@@ -1,0 +1,400 @@
+"""HybridMemory as its users use it, on a real SQLite file."""
+
+import asyncio
+import threading
+from datetime import datetime, timezone
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
+from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
+from hybridmem.stages import HalfLife, SourceDedup
+
+WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue", "export", "error"]
+
+
+def toy(texts):
+    """A plain callable: one dimension for each known word, and one for the length."""
+    return [[float(text.lower().count(word)) for word in WORDS] + [0.1 + len(text) / 1000] for text in texts]
+
+
+@pytest.fixture
+def memory(tmp_path):
+    with HybridMemory(tmp_path / "memory.db", embedder=toy) as opened:
+        yield opened
+
+
+def ids(results):
+    return [result.id for result in results]
+
+
+def test_add_search_and_the_shape_of_a_result(memory):
+    kept = memory.add("Ana moved to Lisbon", subject="ana", tags=["home"])
+    other = memory.add_many(["The cat sleeps on the sofa", Memory("Ana works in Porto", id="w"), {"text": "a dog"}])
+    first = memory.search("Where in Lisbon is Ana?")[0]
+    assert first.id == kept
+    assert first.text == first.memory.text == "Ana moved to Lisbon"
+    assert first.memory.tags == ("home",)
+    assert 0 < first.score <= 1
+    assert first.receipt.key == kept
+    assert first.receipt.score == first.score
+    assert {share.arm for share in first.receipt.arms} == {"bm25", "vector"}
+    assert other[1] == "w"
+    assert len(memory) == 4
+    assert memory.arms == ("bm25", "vector")
+    assert "bm25" in repr(memory)
+
+
+def test_asking_twice_gives_the_same_answer_and_changes_nothing(memory):
+    memory.add_many(["the cat", "the dog", "a cat and a dog"])
+    before = list(memory.list())
+    once, twice = memory.search("cat dog"), memory.search("cat dog")
+    assert ids(once) == ids(twice)
+    assert [r.score for r in once] == pytest.approx([r.score for r in twice], rel=1e-6)
+    assert list(memory.list()) == before
+
+
+def test_touch_counts_the_access_only_when_asked(memory):
+    key = memory.add("the cat")
+    memory.search("cat")
+    assert memory.get(key).access_count == 0
+    memory.search("cat", touch=True)
+    assert memory.get(key).access_count == 1
+    assert memory.get(key).last_accessed is not None
+
+
+def test_update_is_seen_at_once_and_the_history_keeps_the_old(memory):
+    key = memory.add("the cat sleeps")
+    memory.search("cat")
+    changed = memory.update(key, text="the dog barks", tags=["pet"])
+    assert changed.text == "the dog barks"
+    assert ids(memory.search("dog")) == [key]
+    assert memory.search("cat sleeps") == [] or memory.search("cat sleeps")[0].text == "the dog barks"
+    assert [version.memory.text for version in memory.history(key)] == ["the cat sleeps", "the dog barks"]
+
+
+def test_forget_and_erase(memory):
+    one, two = memory.add_many(["the cat", "the other cat"])
+    assert memory.forget(one) == 1
+    assert ids(memory.search("cat")) == [two]
+    assert memory.history(one)[-1].deleted
+    memory.erase(one)
+    assert memory.history(one) == []
+    with pytest.raises(NotFoundError, match="no memory"):
+        memory.get(one)
+
+
+def test_a_superseded_memory_is_hidden_and_kept(memory):
+    memory.add("Ana lives in Porto", id="old")
+    memory.add("Ana lives in Lisbon", id="new", supersedes="old")
+    assert ids(memory.search("Where does Ana live?")) == ["new"]
+    assert set(ids(memory.search("Where does Ana live?", superseded=True))) == {"old", "new"}
+    assert {m.id: m.status for m in memory.list()} == {"old": "superseded", "new": "active"}
+    assert [m.id for m in memory.list(superseded=False)] == ["new"]
+
+
+def test_filters_apply_before_ranking_on_every_arm(memory):
+    memory.add_many(
+        [Memory(f"the cat number {i}", id=f"m{i:02}", type="even" if i % 2 == 0 else "odd") for i in range(40)]
+    )
+    found = memory.search("cat", k=15, filter={"type": "even"})
+    assert len(found) == 15
+    assert {result.memory.type for result in found} == {"even"}
+    for arm in ("bm25", "vector", "graph"):
+        assert {r.memory.type for r in memory.search_arm(arm, "cat", k=5, filter={"type": "odd"})} == {"odd"}
+    with pytest.raises(ConfigError, match=r"\$near"):
+        memory.search("cat", filter={"type": {"$near": 1}})
+
+
+def test_namespaces_see_nothing_of_each_other(memory):
+    ana, ben = memory.namespace("ana"), memory.namespace("ben")
+    ana.add("the cat of ana", id="x")
+    ben.add("the dog of ben", id="x")
+    assert ids(ana.search("cat")) == ["x"]
+    assert ben.search("cat", min_confidence=None)[0].text == "the dog of ben" if ben.search("cat") else True
+    assert ana.get("x").text == "the cat of ana"
+    assert memory.search("cat") == []
+    assert memory.search("cat", namespace="ana")[0].text == "the cat of ana"
+    assert (len(ana), len(ben), len(memory)) == (1, 1, 0)
+    assert ana.name == "ana"
+    ana.close()
+    assert ben.get("x").text == "the dog of ben"  # a view closes nothing
+
+
+def test_as_of_answers_from_what_was_stored_then(tmp_path):
+    clock = [1000.0]
+    with HybridMemory(tmp_path / "m.db", embedder=None, clock=lambda: clock[0]) as memory:
+        memory.add("Ana lives in Porto", id="old")
+        clock[0] = 2000.0
+        memory.add("Ana lives in Lisbon", id="new", supersedes="old")
+        clock[0] = 3000.0
+        memory.forget("new")
+        assert ids(memory.search("Ana lives", as_of=1500)) == ["old"]
+        assert ids(memory.search("Ana lives", as_of=datetime.fromtimestamp(2500, timezone.utc))) == ["new"]
+        assert memory.search("Ana lives") == []
+        assert memory.get("new", as_of=2500).text == "Ana lives in Lisbon"
+        for moment in (1100, 1200, 1300, 1400, 1500, 1600):
+            assert ids(memory.search("Ana lives", as_of=moment)) == ["old"]
+        with pytest.raises(ConfigError, match="as_of = 'then'"):
+            memory.search("x", as_of="then")
+
+
+def test_neighbours_in_a_thread_remind_of_each_other(memory):
+    memory.add_many(
+        [Memory("Where does the cat sleep?", id="q", thread="t"), Memory("Over there, on it.", id="a", thread="t")]
+    )
+    memory.add("Over and over, nothing.", id="n")
+    found = memory.search("Where does the cat sleep?")
+    assert ids(found)[:2] == ["q", "a"]
+    assert "seed q (bm25 #1) → thread → a" in str(found[1].receipt)
+    assert ids(memory.search("cat sleep", recipe=Fusion(weights={"bm25": 1.0}))) == ["q"]
+
+
+def test_links_and_contradictions(memory):
+    memory.add("the cat is blue", id="one", strength=0.5)
+    memory.add("the cat is a red cat", id="two")
+    memory.add("something else entirely", id="three")
+    memory.link("one", "three", "because", 1.0)
+    assert "three" in ids(memory.search("cat"))
+    assert memory.unlink("one", "three", "because")
+    assert not memory.unlink("one", "three", "because")
+    assert "three" not in ids(memory.search("blue cat"))
+    memory.link("one", "two", "contradicts")
+    told = memory.explain("blue cat", recipe="competition")
+    loser = next(receipt for receipt in told.receipts if receipt.key == "one")
+    assert "contradicted by two" in str(loser)
+
+
+def test_chunks_of_one_source_are_collapsed_and_k_is_still_filled(memory):
+    memory.add_many([Memory(f"cat chunk {i}", source_id="big", id=f"big{i}") for i in range(300)])
+    memory.add_many(
+        [Memory(f"cat paper {i} about something longer than that", source_id=f"s{i}", id=f"s{i}") for i in range(12)]
+    )
+    found = memory.search("cat chunk", k=10)
+    assert len(found) == 10
+    assert sum(result.memory.source_id == "big" for result in found) == 1
+    told = memory.explain("cat chunk", k=10)
+    assert "collapsed into" in told.why_not(next(f"big{i}" for i in range(300) if f"big{i}" not in ids(found)))
+
+
+def test_strength_is_reinforced_and_decays_once_a_day(tmp_path):
+    clock = [0.0]
+    with HybridMemory(tmp_path / "m.db", embedder=None, clock=lambda: clock[0]) as memory:
+        key = memory.add("the cat", strength=0.5)
+        assert memory.reinforce(key) == pytest.approx(0.6)
+        clock[0] = 86_400.0 * 3
+        memory.decay()
+        memory.decay()
+        assert memory.get(key).strength == pytest.approx(0.6 * np.exp(-0.03))
+
+
+async def test_async_gives_the_same_and_does_not_block(memory):
+    memory.add_many(["the cat", "the dog"])
+    found = await memory.asearch("cat")
+    assert ids(found) == ids(memory.search("cat"))
+    both = await asyncio.gather(memory.asearch("cat"), memory.asearch("dog"))
+    assert [ids(one)[0] for one in both] == [ids(memory.search("cat"))[0], ids(memory.search("dog"))[0]]
+
+
+def test_without_an_embedder_words_and_graph_work(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+        memory.add("the cat")
+        assert memory.arms == ("bm25",)
+        assert len(memory.search("cat")) == 1
+        assert memory.search("") == []
+        with pytest.raises(ConfigError, match="arm 'vector' is not known: this memory has bm25, graph"):
+            memory.search_arm("vector", "cat")
+
+
+async def test_async_without_an_embedder():
+    with HybridMemory(embedder=None) as memory:
+        memory.add("the cat")
+        assert len(await memory.asearch("cat")) == 1
+
+
+def test_another_embedder_is_refused_until_reindexed(tmp_path):
+    from hybridmem.embed import as_embedder
+
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=as_embedder(toy, name="toy")) as memory:
+        memory.add("the cat")
+    other = as_embedder(lambda texts: [[1.0, float(len(t))] for t in texts], name="other")
+    with pytest.raises(EmbeddingError, match="toy.*other"):
+        HybridMemory(path, embedder=other)
+    with HybridMemory(path, embedder=None) as memory:
+        assert len(memory.search("cat")) == 1
+    seen = []
+    with HybridMemory(path, embedder=None) as memory:
+        memory.reindex(embedder=other, progress=lambda done, total: seen.append((done, total)))
+        assert len(memory.search("cat")) == 1
+        assert memory.search_arm("vector", "the cat")[0].score == pytest.approx(1.0, abs=1e-6)
+    assert seen == [(1, 1)]
+    with HybridMemory(path, embedder=other) as memory:
+        assert len(memory.search("cat")) == 1
+
+
+def test_what_was_written_is_there_after_reopening(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy) as memory:
+        memory.add_many([f"the cat number {i}" for i in range(2500)])
+        memory.add("the blue dog", id="dog")
+        before = [(r.id, r.score) for r in memory.search("blue cat number 7", k=20)]
+    with HybridMemory(path, embedder=toy) as memory:
+        after = memory.search("blue cat number 7", k=20)
+        assert ids(after) == [key for key, _ in before]
+        assert [r.score for r in after] == pytest.approx([score for _, score in before], rel=1e-4)
+        assert memory.check() == []
+        memory.backup(tmp_path / "copy.db")
+    with pytest.raises(StoreClosedError):
+        memory.search("cat")
+    with HybridMemory(tmp_path / "copy.db", embedder=toy) as copy:
+        assert ids(copy.search("blue dog"))[0] == "dog"
+
+
+def test_a_damaged_snapshot_is_built_again(tmp_path, caplog):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=None) as memory:
+        memory.add_many([f"the cat number {i}" for i in range(50)])
+        memory.search("cat")
+    with HybridMemory(path, embedder=None) as memory:
+        watermark, blob = memory.store.load_snapshot("bm25")
+        memory.store.save_snapshot("bm25", watermark, blob[: len(blob) // 2])
+        assert len(memory.search("cat number 7", k=3)) == 3
+    assert "damaged" in caplog.text
+
+
+def test_two_memories_on_one_file_see_each_other(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy) as one, HybridMemory(path, embedder=toy) as two:
+        key = one.add("the cat")
+        assert ids(two.search("cat")) == [key]
+        two.update(key, text="the dog")
+        assert one.search("dog")[0].text == "the dog"
+        two.forget(key)
+        assert one.search("dog") == []
+
+
+def test_progress_counts_what_is_safe(memory):
+    seen = []
+    memory.add_many((f"text {i}" for i in range(2100)), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1000, None), (2000, None), (2100, None)]
+    memory.add_many(["one"], progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (1, 1)
+    assert memory.add_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (7, "cannot remember a int"),
+        ({"txt": "x"}, "no field 'txt'"),
+        ({"title": "x"}, "needs a 'text': got only title"),
+        ({}, "got only nothing"),
+    ],
+)
+def test_what_cannot_be_remembered_is_refused(memory, content, message):
+    with pytest.raises(ConfigError, match=message):
+        memory.add(content)
+
+
+@pytest.mark.parametrize("how", [{"k": 0}, {"k": 1.5}, {"size": 3}, {"recipe": "nonsense"}, {"tokens": 0}])
+def test_bad_searches_are_refused(memory, how):
+    with pytest.raises(ConfigError):
+        memory.search("cat", **how)
+
+
+def test_a_token_budget_instead_of_k_alone(memory):
+    memory.add_many([Memory("cat " * 30, id="long"), Memory("a cat", id="short")])
+    assert ids(memory.search("cat", tokens=5)) == ["short"]
+
+
+def test_a_recipe_of_ones_own(memory):
+    memory.add_many([Memory("cat one", source_id="s", id="a"), Memory("cat two", source_id="s", id="b")])
+    recipe = Fusion(mode="rrf", dedup=SourceDedup(key="metadata.page"), boost=HalfLife())
+    assert len(memory.search("cat", recipe=recipe)) == 2
+    assert len(memory.search("cat", recipe={"mode": "rrf", "dedup": {}})) == 1
+    by_vector = {"diversity": {"balance": 0.5}}
+    assert set(ids(memory.search("cat", recipe=by_vector))) == {"a", "b"}
+    only_words = Fusion(weights={"bm25": 1.0, "vector": 0.0})
+    assert {s.arm for s in memory.search("cat", recipe=only_words)[0].receipt.arms} == {"bm25"}
+
+
+def test_the_graph_can_be_switched_off(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=None, graph=False) as memory:
+        memory.add_many([Memory("Where is the cat?", thread="t"), Memory("There.", thread="t")])
+        assert len(memory.search("cat")) == 1
+        assert len(memory.search_arm("graph", "cat")) == 1
+    with HybridMemory(embedder=None, graph=GraphSettings(thread=0.0)) as memory:
+        memory.add_many([Memory("Where is the cat?", thread="t"), Memory("There.", thread="t")])
+        assert len(memory.search("cat")) == 1
+
+
+def test_many_threads_search_while_one_adds(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        memory.add("the cat")
+        stop, wrong = threading.Event(), []
+
+        def ask():
+            while not stop.is_set():
+                try:
+                    if not memory.search("cat"):
+                        wrong.append("nothing found")
+                except Exception as error:  # noqa: BLE001
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for i in range(60):
+            memory.add(f"the cat number {i}")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert len(memory) == 61
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from("abcd"), st.sampled_from(WORDS), st.sampled_from(["ana", "ben"])),
+        st.tuples(st.just("forget"), st.sampled_from("abcd"), st.just(""), st.sampled_from(["ana", "ben"])),
+        st.tuples(st.just("link"), st.sampled_from("abcd"), st.sampled_from("abcd"), st.sampled_from(["ana", "ben"])),
+    ),
+    max_size=12,
+)
+
+
+@given(OPERATIONS)
+def test_nothing_in_one_namespace_changes_anything_in_another(operations):
+    """What ana sees with ben beside her is what she sees alone: ids, scores, counts, on every arm."""
+
+    def replay(only):
+        memory = HybridMemory(embedder=toy, clock=lambda: 1000.0)
+        for verb, key, word, who in operations:
+            view = memory.namespace(who)
+            if who not in only:
+                continue
+            if verb == "add":
+                view.add(f"{word} thing", id=key, thread="t", entities=[word])
+            elif verb == "forget":
+                view.forget(key)
+            elif {key, word} <= {m.id for m in view.list()}:
+                view.link(key, word)
+        return memory
+
+    with replay({"ana", "ben"}) as shared, replay({"ana"}) as alone:
+        for memory in (shared, alone):
+            assert {m.namespace for m in memory.namespace("ana").list()} <= {"ana"}
+        for word in WORDS:
+            for ask in (
+                lambda m, w=word: m.search(w),
+                lambda m, w=word: m.search_arm("bm25", w),
+                lambda m, w=word: m.search_arm("vector", w),
+                lambda m, w=word: m.search_arm("graph", w),
+            ):
+                seen = [(r.id, r.score, r.text) for r in ask(shared.namespace("ana"))]
+                assert seen == [(r.id, pytest.approx(r.score), r.text) for r in ask(alone.namespace("ana"))]
+        assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
