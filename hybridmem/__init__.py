@@ -58,7 +58,7 @@ _HOME = {
     "weighted_rrf": "fusion",
 }
 
-__all__ = [  # noqa: PLE0604  the names above, one list
+__all__ = [
     "Analyzer",
     "ArmList",
     "Competition",

@@ -62,8 +62,9 @@ def check_policy(on_error: str, timeout: float | None) -> None:
 def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float = INLINE_BELOW) -> list[Outcome]:
     """Run all jobs at once and give their outcomes in order; at most `limit` of them at the same time.
 
-    Quick arms (usually done within `inline_below` seconds) run inline, and so does one slow arm: the caller's thread would only wait. Contexts are copied into
-    threads, so that spans and parent runs are kept. A job that outlives its timeout is left behind in its thread.
+    Quick arms (usually done within `inline_below` seconds) run inline, and so does one slow arm: the caller's thread
+    would only wait. Contexts are copied into threads, so that spans and parent runs are kept. A job that outlives
+    its timeout is left behind in its thread.
     """
     outcomes: list[Outcome | None] = [None] * len(jobs)
     inline = [i for i, job in enumerate(jobs) if _quick(job, inline_below)]

@@ -79,7 +79,7 @@ class HybridMemory:
         """The same memory as another user or agent sees it: nothing is visible across namespaces."""
         other = object.__new__(type(self))
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
-        other._namespace, other._owner = name, False  # noqa: SLF001
+        other._namespace, other._owner = name, False
         return other
 
     @property

@@ -55,9 +55,9 @@ def test_a_single_list_keeps_its_order(keys):
 @given(KEYS, KEYS)
 def test_a_key_that_stands_twice_counts_once_at_its_best_rank(one, two):
     scores = dict(weighted_rrf([one, two]))
-    for key in scores:
+    for key, score in scores.items():
         parts = [1 / (61 + keys.index(key)) for keys in (one, two) if key in keys]
-        assert scores[key] == pytest.approx(math.fsum(parts), abs=0)
+        assert score == pytest.approx(math.fsum(parts), abs=0)
 
 
 def test_ties_go_to_the_best_single_rank_then_to_the_key():
@@ -83,7 +83,7 @@ def test_weights_are_normalised_to_one():
         ((0.0, 0.0), "all zero"),
         ((-1.0, 2.0), "-1.0 is not allowed"),
         ((math.nan, 1.0), "nan is not allowed"),
-        ({"a": 1.0, "z": 1.0}, "unknown arm 'z'.*'a', 'b'"),
+        ({"a": 1.0, "z": 1.0}, r"unknown arm 'z'.*'a', 'b'"),
     ],
 )
 def test_bad_weights_are_refused(weights, message):
@@ -96,7 +96,7 @@ def test_bad_weights_are_refused(weights, message):
     [{"mode": "sum"}, {"c": -1}, {"c": math.inf}, {"depth": 0}, {"weights": {"a": -1.0}}, {"weights": (0,)}],
 )
 def test_bad_settings_are_refused_at_once(settings):
-    with pytest.raises(ConfigError, match="not|zero"):
+    with pytest.raises(ConfigError, match=r"not|zero"):
         Fusion(**settings)
 
 

@@ -251,8 +251,8 @@ class Line:
         return got
 
     def paths(self, seeds, targets, *, hops, decay):
-        return {key: Activation(self.spread(seeds, hops=hops, decay=decay, include_seeds=True)[key], 1, ("a", "thread", key))
-                for key in targets}  # fmt: skip
+        got = self.spread(seeds, hops=hops, decay=decay, include_seeds=True)
+        return {key: Activation(got[key], 1, ("a", "thread", key)) for key in targets}
 
     def items(self, keys):
         return [None if key == "z" else Row(key) for key in keys]
