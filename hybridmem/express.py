@@ -21,7 +21,8 @@ __all__ = ["express", "fits"]
 
 def fits(recipe: Fusion) -> bool:
     """Whether the express lane knows this recipe."""
-    staged = (recipe.spread, recipe.conflicts, recipe.rerank, recipe.diversity, recipe.pack, *recipe.extra)
+    priors = (recipe.substance, recipe.dated)
+    staged = (recipe.spread, recipe.conflicts, recipe.rerank, recipe.diversity, recipe.pack, *priors, *recipe.extra)
     return (
         recipe.mode == "rrf"
         and not recipe.complete

@@ -88,6 +88,8 @@ class Entry(NamedTuple):
     confidence: float = 1.0
     access_count: int = 0
     last_accessed: float | None = None
+    words: int | None = None
+    """The length of the text; None: not counted."""
 
 
 class Hits(NamedTuple):
