@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import copy
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import Job, OnError, Outcome, Pace, settle
+from hybridmem.fanout import INLINE_BELOW, Job, OnError, Outcome, Pace, settle
 from hybridmem.filters import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import both, to_metadata_filters
@@ -33,7 +34,32 @@ _NAMES = {
 }
 _DEPTHS = ("similarity_top_k", "k")
 _FILTERS = ("filters", "filter")
+_WAITS = 0.002
+"""An arm that takes longer than this is slow, whatever it does meanwhile."""
+_INLINE = INLINE_BELOW / 0.001
+"""Scales our millisecond to the fan-out's bound."""
 _FOLLOWERS = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
+
+
+class ArmPace(Pace):
+    """How long an arm keeps the processor, unless it plainly waits: that decides whether it gets a thread.
+
+    Under Python's lock a thread brings nothing to an arm that computes for less than a millisecond, and LlamaIndex's
+    own events and spans take a good part of that. Wall time alone would mistake a busy machine for a slow arm.
+    """
+
+    __slots__ = ()
+
+    def took(self, seconds: float) -> None:
+        """What the fan-out measures is wall time; `timed` knows better."""
+
+    def timed(self, call: Callable[[], Any], /) -> Any:
+        """Call, and remember."""
+        wall, busy = time.perf_counter(), time.thread_time()
+        value = call()
+        wall, busy = time.perf_counter() - wall, time.thread_time() - busy
+        super().took((wall if wall > _WAITS else busy) * _INLINE)
+        return value
 
 
 class Wish(NamedTuple):
@@ -63,7 +89,7 @@ class Arm:
     retriever: Any
     takes: frozenset[str]
     natively_async: bool
-    pace: Pace = field(default_factory=Pace, compare=False)
+    pace: ArmPace = field(default_factory=ArmPace, compare=False)
 
     @property
     def deepens(self) -> bool:
@@ -90,13 +116,26 @@ class Arm:
                 asked[known] = wish.filter
         return Request(self.retriever, asked, check)
 
-    def job(self, request: Request, bundle: QueryBundle, /, *, timeout: float | None, on_loop: bool) -> Job:
-        """The call as a job: awaited where its async is real, in a thread where it would block the loop."""
+    def job(
+        self,
+        request: Request,
+        bundle: QueryBundle,
+        /,
+        *,
+        timeout: float | None = None,
+        on_loop: bool,
+        or_async: bool = True,
+    ) -> Job:
+        """The call as a job: awaited where its async is real, in a thread where it would block the loop.
+
+        `or_async`: sync code may use the async side of a retriever that has no other.
+        """
         own = copied(bundle)
         if on_loop and self.natively_async:
             call: Callable[[], Any] = partial(request.retriever.aretrieve, own, **request.keywords)
             return Job(self.name, call, timeout, self.pace, is_async=True)
-        return Job(self.name, partial(ask, request.retriever, own, **request.keywords), timeout, self.pace)
+        work = partial(ask if or_async else _retrieve, request.retriever, own, **request.keywords)
+        return Job(self.name, partial(self.pace.timed, work), timeout, self.pace)
 
 
 def copied(bundle: QueryBundle, /) -> QueryBundle:
@@ -105,6 +144,10 @@ def copied(bundle: QueryBundle, /) -> QueryBundle:
     if own.custom_embedding_strs is not None:
         own.custom_embedding_strs = list(own.custom_embedding_strs)
     return own
+
+
+def _retrieve(retriever: Any, bundle: QueryBundle, /, **keywords: Any) -> Any:
+    return retriever.retrieve(bundle, **keywords)
 
 
 def ask(retriever: Any, bundle: QueryBundle, /, **keywords: Any) -> Any:
@@ -212,10 +255,10 @@ def check_of(filter: Mapping[str, Any], /) -> Check:
 
 def nodes_of(value: Any, arm: str, /) -> list[NodeWithScore]:
     """An arm's answer as a list of nodes; anything else is an error that says so."""
-    if isinstance(value, list) and all(isinstance(item, NodeWithScore) for item in value):
-        return value
+    if isinstance(value, list | tuple) and not [1 for item in value if not isinstance(item, NodeWithScore)]:
+        return list(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         odd = next(item for item in value if not isinstance(item, NodeWithScore))
         kind = f"a list with a {type(odd).__name__}"
     raise ArmError(f"arm {arm!r} returned {kind}: a retriever returns a list of NodeWithScore", arm=arm)

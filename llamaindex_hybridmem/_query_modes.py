@@ -1,0 +1,131 @@
+"""The four modes of LlamaIndex's `QueryFusionRetriever`, with its scores, but with weights and by identity.
+
+Ranks count from 0 here and shares are not normalised, because that is what its users see: first in two lists of
+equal weight is 1/60 + 1/60. Every mode takes the lists in the order in which they were asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from llama_index.core.schema import BaseNode, NodeWithScore, TextNode
+
+from llamaindex_hybridmem._conversion import node_text
+
+__all__ = ["Listed", "dist_based_score", "identities", "reciprocal_rerank", "relative_score", "simple"]
+
+C = 60.0
+Scored = list[tuple[BaseNode, float | None]]
+
+
+class Listed(NamedTuple):
+    """One retriever's answer to one query; `weight` is its share of all retrievers', `factor` n times that."""
+
+    nodes: Sequence[NodeWithScore]
+    keys: Sequence[str]
+    weight: float
+    factor: float
+
+
+def identities(lists: Sequence[Sequence[NodeWithScore]], /) -> list[list[str]]:
+    """A key for each node: the same id, or the same text and metadata, is the same result.
+
+    Ids alone decide unless two of them share a text, as when two indexes were built from the same files.
+    """
+    columns = [[found.node.id_ for found in nodes] for nodes in lists]
+    holder: dict[str, str] = {}
+    shared = False
+    for nodes, keys in zip(lists, columns, strict=True):
+        for found, key in zip(nodes, keys, strict=True):
+            shared = shared or holder.setdefault(node_text(found.node), key) != key
+    return _joined(lists, columns) if shared else columns
+
+
+def _joined(lists: Sequence[Sequence[NodeWithScore]], columns: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Join ids through equal content, however many steps that takes."""
+    parent: dict[str, str] = {}
+    content: dict[object, str] = {}
+
+    def root(key: str) -> str:
+        while (above := parent.setdefault(key, key)) != key:
+            parent[key] = key = parent[above]
+        return key
+
+    for nodes, keys in zip(lists, columns, strict=True):
+        for found, key in zip(nodes, keys, strict=True):
+            first = content.setdefault(_content(found.node), key)
+            parent[root(key)] = root(first)
+    return [[root(key) for key in keys] for keys in columns]
+
+
+def _content(node: BaseNode) -> object:
+    """What LlamaIndex hashes, without the hashing."""
+    if isinstance(node, TextNode) and type(node).hash is TextNode.hash:
+        return node.text, str(node.metadata)
+    return node.hash
+
+
+def reciprocal_rerank(lists: Sequence[Listed], _queries: int, /) -> Scored:
+    """Σ factor / (60 + rank), ranks from 0 by falling score.
+
+    A node that its retriever scored 0 although it scored others above 0 is padding, not a hit, and adds nothing.
+    """
+    totals: dict[str, float] = {}
+    latest: dict[str, BaseNode] = {}
+    for nodes, keys, _, factor in lists:
+        scores = [found.score or 0.0 for found in nodes]
+        padded = max(scores, default=0.0) > 0
+        for rank, i in enumerate(sorted(range(len(scores)), key=scores.__getitem__, reverse=True)):
+            key = keys[i]
+            share = 0.0 if padded and nodes[i].score == 0 else factor / (rank + C)
+            totals[key] = totals.get(key, 0.0) + share
+            latest[key] = nodes[i].node
+    return [(latest[key], totals[key]) for key in sorted(totals, key=totals.__getitem__, reverse=True)]
+
+
+def relative_score(lists: Sequence[Listed], queries: int, /) -> Scored:
+    """Σ weight · (s − min) / (max − min) / number of queries."""
+    return _scaled(lists, queries, lambda scores: (min(scores), max(scores)))
+
+
+def dist_based_score(lists: Sequence[Listed], queries: int, /) -> Scored:
+    """The same between mean − 3σ and mean + 3σ."""
+    return _scaled(lists, queries, _three_sigma)
+
+
+def _three_sigma(scores: Sequence[float]) -> tuple[float, float]:
+    mean = sum(scores) / len(scores)
+    sigma = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
+    return mean - 3 * sigma, mean + 3 * sigma
+
+
+def _scaled(lists: Sequence[Listed], queries: int, bounds: Callable[[Sequence[float]], tuple[float, float]]) -> Scored:
+    totals: dict[str, float] = {}
+    first: dict[str, BaseNode] = {}
+    for nodes, keys, weight, _ in lists:
+        if not nodes:
+            continue
+        scores = [found.score or 0.0 for found in nodes]
+        low, high = bounds(scores)
+        even = 1.0 if high > 0 else 0.0
+        for found, key, score in zip(nodes, keys, scores, strict=True):
+            scaled = even if high == low else (score - low) / (high - low)
+            share = scaled * weight / queries
+            totals[key] = totals[key] + share if key in totals else share
+            first.setdefault(key, found.node)
+    return [(first[key], totals[key]) for key in sorted(totals, key=totals.__getitem__, reverse=True)]
+
+
+def simple(lists: Sequence[Listed], _queries: int, /) -> Scored:
+    """The best of factor · s; a node without a score stays without one."""
+    best: dict[str, float | None] = {}
+    first: dict[str, BaseNode] = {}
+    for nodes, keys, _, factor in lists:
+        for found, key in zip(nodes, keys, strict=True):
+            score = None if found.score is None else found.score * factor
+            if key in first:
+                score = max(score or 0.0, best[key] or 0.0)
+            best[key] = score
+            first.setdefault(key, found.node)
+    return [(first[key], best[key]) for key in sorted(best, key=lambda key: best[key] or 0.0, reverse=True)]
