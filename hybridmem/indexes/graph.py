@@ -38,7 +38,8 @@ class GraphSettings:
     `entities`: "own" takes the memories' own lists; "spot" spots names, identifiers, quotes, hashtags and dates where a
     memory lists none; a callable does the same with your function; None switches entities off.
     `max_fanout` bounds implicit edges: an entity of more memories than this reminds of nothing, and no more than this
-    many metadata links of one memory are followed. Explicit edges are never cut.
+    many metadata links of one memory are followed. Explicit edges are never cut; but where one spreading reaches more
+    than `max_reached` memories, only the most activated are told.
     """
 
     explicit: float = 1.0
@@ -49,6 +50,7 @@ class GraphSettings:
     links_key: str = "links"
     entities: Literal["own", "spot"] | Callable[[str], Iterable[str]] | None = "own"
     max_fanout: int = 256
+    max_reached: int = 1024
 
     def __post_init__(self) -> None:
         for name in ("explicit", "metadata", "shared", "thread", "answers"):
@@ -59,8 +61,9 @@ class GraphSettings:
             raise ConfigError(f"shared = {self.shared!r} is not allowed: from 0 to 1")
         if not (self.entities is None or self.entities in ("own", "spot") or callable(self.entities)):
             raise ConfigError(f'entities = {self.entities!r} is not allowed: "own", "spot", a callable or None')
-        if self.max_fanout < 1:
-            raise ConfigError(f"max_fanout = {self.max_fanout!r} is not allowed: from 1 up")
+        if self.max_fanout < 1 or self.max_reached < 1:
+            told = f"max_fanout = {self.max_fanout!r}, max_reached = {self.max_reached!r}"
+            raise ConfigError(f"{told} are not allowed: both from 1 up")
 
 
 class GraphIndex:
@@ -260,6 +263,7 @@ class GraphIndex:
             labels=self._labels,
             entity_names=self._entity_names,
             weights=Weights(settings.thread, settings.answers, settings.shared, settings.max_fanout),
+            max_reached=settings.max_reached,
         )
 
     def snapshot(

@@ -95,6 +95,17 @@ def _winners(nodes: Ints, values: Floats, places: Ints, best: Floats, slot: Ints
     return places[slot[nodes] == places]
 
 
+def _highest(node: Ints, value: Floats, most: int) -> Ints:
+    """Places of the `most` highest values; of equals at the edge the older nodes."""
+    floor = np.partition(value, -most)[-most]
+    above = (value > floor).nonzero()[0]
+    level = (value == floor).nonzero()[0]
+    level = level[np.argsort(node[level], kind="stable")]
+    kept = np.concatenate((above, level[: most - len(above)]))
+    kept.sort()
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The graph as it was at one moment; implements `hybridmem.types.Graph`. Safe to use from any thread.
@@ -114,6 +125,7 @@ class Picture:
     labels: Sequence[str]
     entity_names: Sequence[str]
     weights: Weights
+    max_reached: int
     fetch: Callable[[Sequence[str]], list[Any]] | None = None
     allowed: Set[str] | None = None
 
@@ -125,23 +137,22 @@ class Picture:
         """What each neighbour receives: the best over walks of at most `hops` edges of seed · Π(weight · decay).
 
         A seed is in the result only with `include_seeds`, and then with what OTHER seeds bring to it.
-        Seeds that are not in the graph, or whose value is not above 0, bring nothing.
+        Seeds that are not in the graph, or whose value is not above 0, bring nothing. Of more than `max_reached`
+        neighbours only the most activated are told (and all seeds).
         """
         _check(hops, decay)
-        front = self._start(seeds)
-        state = [front]  # what every node has so far
-        for hop in range(hops):
-            if not len(front.node):
-                break
-            front = self._step(front, decay)
-            state.append(front)
-            if len(front.node) > _PRUNE and hop < hops - 1:
-                known = sum(len(part.node) for part in state[:-1])
-                joined = _join(state)
-                kept = strongest(joined, size=self.count, rivals=include_seeds)
-                front, state = joined.take(kept[kept >= known]), [joined.take(kept)]
-        found = self._best(_join(state))
+        start = self._start(seeds)
+        node, value = self._reached(start, hops, decay, rivals=include_seeds)
+        ours = (
+            np.zeros(0, np.bool_) if include_seeds and len(node) <= self.max_reached else self._among(node, start.node)
+        )
         if not include_seeds:
+            node, value = node[~ours], value[~ours]
+        if len(node) > self.max_reached:
+            kept = _highest(node, np.where(ours, np.inf, value) if include_seeds else value, self.max_reached)
+            node, value = node[kept], value[kept]
+        found = dict(zip(map(self.ids.__getitem__, node.tolist()), value.tolist(), strict=True))
+        if not include_seeds and len(start.node) < len(seeds):  # a seed of no value passes nothing, but is a seed
             for key in seeds:
                 found.pop(key, None)
         return found
@@ -178,19 +189,18 @@ class Picture:
         """
         if k < 1:
             raise ConfigError(f"k = {k!r} is not allowed: from 1 up")
+        _check(hops, decay)
         finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
         top = max(finite.values(), default=1.0)
-        scaled = {key: value / top for key, value in finite.items()}
-        found = self.spread(scaled, hops=hops, decay=decay, include_seeds=True)
-        for node in self._start(scaled).node.tolist():
-            key = self.ids[node]
-            found[key] = max(scaled[key], found.get(key, 0.0))
-        pairs = list(found.items())
-        if len(pairs) > 4 * k:  # a full sort of a hub's neighbours would cost more than finding them
-            floor = np.partition(np.fromiter(found.values(), np.float64, len(found)), -k)[-k]
-            pairs = [pair for pair in pairs if pair[1] >= floor]
-        pairs.sort(key=lambda pair: (-pair[1], pair[0]))
-        return Hits([key for key, _ in pairs[:k]], [value for _, value in pairs[:k]])
+        start = self._start({key: value / top for key, value in finite.items()})
+        node, value = self._reached(start, hops, decay, rivals=True)
+        node, value = self._peaks(np.concatenate((start.node, node)), np.concatenate((start.value, value)))
+        if len(node) > k:  # name only those that can be among the k best
+            floor = np.partition(value, -k)[-k]
+            able = (value >= floor).nonzero()[0]
+            node, value = node[able], value[able]
+        pairs = sorted(zip((-value).tolist(), map(self.ids.__getitem__, node.tolist()), strict=True))[:k]
+        return Hits([key for _, key in pairs], [-negative for negative, _ in pairs])
 
     def only(self, allowed: Set[str] | None, /) -> Picture:
         """The same picture in which only these ids receive and pass activation (None: all)."""
@@ -265,16 +275,38 @@ class Picture:
         member_of, node, _ = self.members_of.expand(through.node)
         return through.at[member_of], node, through.value[member_of] * (weight[member_of] * decay)
 
-    def _best(self, state: Front) -> dict[str, float]:
+    def _reached(self, start: Front, hops: int, decay: float, *, rivals: bool) -> tuple[Ints, Floats]:
         """Each node's highest activation from a seed other than itself."""
+        front, state = start, [start]
+        for hop in range(hops):
+            if not len(front.node):
+                break
+            front = self._step(front, decay)
+            state.append(front)
+            if hop < hops - 1 and (len(front.node) > _PRUNE or hop > 0):  # echoes would go to and fro for ever
+                known = sum(len(part.node) for part in state[:-1])
+                joined = _join(state)
+                kept = strongest(joined, size=self.count, rivals=rivals)
+                front, state = joined.take(kept[kept >= known]), [joined.take(kept)]
+        node, origin, value, _ = _join(state)
+        foreign = ((node != origin) & (value > 0)).nonzero()[0]
+        return self._peaks(node[foreign], value[foreign])
+
+    def _peaks(self, node: Ints, value: Floats) -> tuple[Ints, Floats]:
+        """Each node once, with its highest value."""
         best, slot = _borrow(self.count)
-        foreign = ((state.node != state.origin) & (state.value > 0)).nonzero()[0]
-        node, value = state.node[foreign], state.value[foreign]
-        np.maximum.at(best, node, value)
-        top = (value == best[node]).nonzero()[0]
-        best[node] = 0.0
+        first = _winners(node, value, np.arange(len(node)), best, slot)
         _BUFFERS.append((best, slot))
-        return dict(zip(map(self.ids.__getitem__, node[top].tolist()), value[top].tolist(), strict=True))
+        return node[first], value[first]
+
+    def _among(self, node: Ints, others: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these nodes are among the others."""
+        mark, slot = _borrow(self.count)
+        mark[others] = 1.0
+        among: npt.NDArray[np.bool_] = mark[node] > 0
+        mark[others] = 0.0
+        _BUFFERS.append((mark, slot))
+        return among
 
     def _told(self, state: Front, log: Front, targets: Sequence[str]) -> dict[str, Activation]:
         foreign = state.take(((state.node != state.origin) & (state.value > 0)).nonzero()[0])
