@@ -59,19 +59,24 @@ class Pool:
     def _open(self) -> None:
         conn = self._connect()
         try:
-            if not self.in_memory:
-                self._retry(conn, "PRAGMA journal_mode = WAL")
-            self._retry(conn, "BEGIN IMMEDIATE")
-            try:
-                schema.prepare(conn, self.path)
-            except BaseException:
-                conn.execute("ROLLBACK")
-                raise
-            conn.execute("COMMIT")
+            if self.in_memory or not schema.is_ready(conn):  # opening a finished file waits for no writer
+                self._create(conn)
         except BaseException:
             conn.close()
             raise
         self._idle.append(conn)
+
+    def _create(self, conn: sqlite3.Connection) -> None:
+        schema.refuse(conn, self.path)
+        if not self.in_memory:
+            self._retry(conn, "PRAGMA journal_mode = WAL")
+        self._retry(conn, "BEGIN IMMEDIATE")
+        try:
+            schema.prepare(conn, self.path)
+        except BaseException:
+            conn.execute("ROLLBACK")
+            raise
+        conn.execute("COMMIT")
 
     def _connect(self) -> sqlite3.Connection:
         conn = sqlite3.connect(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from hybridmem.errors import CorruptStoreError, SchemaVersionError
 
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "prepare"]
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "refuse"]
 
 APPLICATION_ID = 0x4879_4D65  # "HyMe": tells our files from other people's SQLite files
 VERSION = 1
@@ -62,13 +62,14 @@ MIGRATIONS: Mapping[int, Migration] = {}
 """From each version to the next: `{1: add_a_column}` brings a file of version 1 to version 2."""
 
 
-def prepare(
-    conn: sqlite3.Connection, path: str, /, *, version: int = VERSION, migrations: Mapping[int, Migration] = MIGRATIONS
-) -> None:
-    """Create the tables in an empty file, migrate an older one, refuse a newer or a foreign one.
+def is_ready(conn: sqlite3.Connection, /) -> bool:
+    """Whether the file is ours, of this version and in write-ahead mode: nothing to do then but to use it."""
+    ours = _pragma(conn, "application_id") == APPLICATION_ID and _pragma(conn, "user_version") == VERSION
+    return ours and conn.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
 
-    Runs inside the caller's write transaction, so that two processes never both create or migrate.
-    """
+
+def refuse(conn: sqlite3.Connection, path: str, /, *, version: int = VERSION) -> bool:
+    """Raise if the file is not ours to touch, or of a newer version; otherwise tell whether it is still empty."""
     found = _pragma(conn, "user_version")
     foreign = _pragma(conn, "application_id") != APPLICATION_ID
     if foreign and (found or conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):
@@ -77,15 +78,24 @@ def prepare(
         raise SchemaVersionError(
             f"{path} has schema version {found}, and this hybridmem reads up to {version}: upgrade hybridmem to open it"
         )
-    if foreign:
+    return foreign
+
+
+def prepare(
+    conn: sqlite3.Connection, path: str, /, *, version: int = VERSION, migrations: Mapping[int, Migration] = MIGRATIONS
+) -> None:
+    """Create the tables in an empty file, migrate an older one, refuse a newer or a foreign one.
+
+    Runs inside the caller's write transaction, so that two processes never both create or migrate.
+    """
+    if refuse(conn, path, version=version):
         for statement in TABLES.split(";"):  # executescript would commit the caller's transaction
             conn.execute(statement)
         conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        found = VERSION
-    for step in range(found, version):
+        conn.execute(f"PRAGMA user_version = {VERSION}")
+    for step in range(_pragma(conn, "user_version"), version):
         migrations[step](conn)
-    if _pragma(conn, "user_version") != version:
-        conn.execute(f"PRAGMA user_version = {version:d}")
+        conn.execute(f"PRAGMA user_version = {step + 1}")
 
 
 def _pragma(conn: sqlite3.Connection, name: str) -> int:

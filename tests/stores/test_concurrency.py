@@ -1,0 +1,204 @@
+"""Many processes and threads on one file: nothing lost, nothing locked, each sees the others' writes at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from hybridmem.errors import StoreBusyError
+from hybridmem.stores.base import View
+from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.types import Memory
+
+NOW = View()
+PROCESSES, THREADS, SECONDS = 4, 2, 5.0
+
+WORKER = textwrap.dedent(
+    """
+    import os, sys, threading, time
+    from hybridmem.stores.base import View
+    from hybridmem.stores.sqlite import SQLiteStore
+    from hybridmem.types import Edge, Memory
+
+    path, name, seconds, threads = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+    store, view, failed = SQLiteStore(path), View(), []
+
+    def follow(seen, watermark):
+        for change in store.changes(watermark, view=view):
+            assert change.seq > watermark, "changes out of order"
+            watermark = change.seq
+            if change.memory is None:
+                seen.pop(change.id, None)
+            elif change.edge is None:
+                seen[change.id] = change.memory.text
+        return watermark
+
+    def work(thread, until):
+        seen, watermark, i = {}, 0, 0
+        while time.monotonic() < until:
+            i += 1
+            id_ = f"{name}-{thread}-{i}"
+            store.put([Memory(f"text of {id_}", id=id_)])
+            os.write(1, f"put {id_}\\n".encode())
+            store.touch(["shared"])
+            os.write(1, b"touch\\n")
+            watermark = follow(seen, watermark)
+            assert seen[id_] == f"text of {id_}", "own write not seen"
+            assert watermark <= store.last_seq()
+            if i % 5 == 0:
+                store.put([Memory("short-lived", id=f"{id_}-x")])
+                store.link([Edge(id_, f"{id_}-x")])
+                assert store.delete([f"{id_}-x"]) == 1
+            if i % 7 == 0:
+                store.save_snapshot(name, store.last_seq(), os.urandom(50_000))
+                assert id_ in store.ids(view=view)
+        watermark = follow(seen, watermark)
+
+    def guarded(thread, until):
+        try:
+            work(thread, until)
+        except BaseException as error:
+            failed.append(error)
+            os.write(1, f"failed {type(error).__name__}: {error}\\n".encode())
+
+    sys.stdin.readline()
+    until = time.monotonic() + seconds
+    running = [threading.Thread(target=guarded, args=(t, until)) for t in range(threads)]
+    [thread.start() for thread in running]
+    [thread.join() for thread in running]
+    store.close()
+    sys.exit(len(failed))
+    """
+)
+
+
+def test_soak(tmp_path):
+    path = tmp_path / "memory.db"
+    acked, touches, failures = [], 0, []
+    with SQLiteStore(path) as store:
+        store.put([Memory("shared", id="shared")])
+        command = [sys.executable, "-c", WORKER, str(path)]
+        workers = [
+            subprocess.Popen(
+                [*command, f"p{i}", str(SECONDS), str(THREADS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            for i in range(PROCESSES)
+        ]
+        lock = threading.Lock()
+
+        def listen(worker):
+            nonlocal touches
+            for line in worker.stdout:
+                kind, _, rest = line.decode().strip().partition(" ")
+                with lock:
+                    if kind == "put":
+                        acked.append(rest)
+                        if store.get([rest], view=NOW)[0] is None:  # said to be written, so visible from here
+                            failures.append(f"{rest} not visible")
+                    elif kind == "touch":
+                        touches += 1
+                    else:
+                        failures.append(rest)
+
+        listeners = [threading.Thread(target=listen, args=(worker,)) for worker in workers]
+        for thread, worker in zip(listeners, workers, strict=True):
+            thread.start()
+            worker.stdin.write(b"go\n")
+            worker.stdin.close()
+        codes = [worker.wait(120) for worker in workers]
+        for thread, worker in zip(listeners, workers, strict=True):
+            thread.join(60)
+            worker.stdout.close()
+        assert failures == []
+        assert codes == [0] * PROCESSES
+        assert len(acked) == len(set(acked)) > PROCESSES * THREADS
+        assert store.ids(view=NOW) == {"shared", *acked}
+        assert store.get(["shared"], view=NOW)[0].access_count == touches == len(acked)
+        assert store.check() == []
+
+
+def test_a_writer_that_never_ends_is_reported(tmp_path):
+    with SQLiteStore(tmp_path / "memory.db", busy_timeout=0.05) as store:
+        store.put([Memory("A", id="a")])
+        with store._pool.write(), SQLiteStore(tmp_path / "memory.db", busy_timeout=0.05) as other:
+            with pytest.raises(StoreBusyError, match=r"held by another writer for longer than 0\.05 s"):
+                other.put([Memory("B")])
+            with pytest.raises(StoreBusyError):
+                store.put([Memory("C")])
+            assert other.ids(view=NOW) == {"a"}  # reading goes on
+            assert store.ids(view=NOW) == {"a"}
+        store.put([Memory("D", id="d")])
+        assert store.ids(view=NOW) == {"a", "d"}
+
+
+def test_many_open_at_once_and_one_creates(tmp_path):
+    path, stores, barrier = tmp_path / "memory.db", [], threading.Barrier(6)
+
+    def open_it():
+        barrier.wait(30)
+        stores.append(SQLiteStore(path))
+
+    threads = [threading.Thread(target=open_it) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(stores) == 6
+    for i, store in enumerate(stores):
+        store.put([Memory(f"{i}")])
+    assert {store.count(view=NOW) for store in stores} == {6}
+    for store in stores:
+        store.close()
+
+
+def test_readers_are_not_blocked_by_a_long_write(tmp_path):
+    with SQLiteStore(tmp_path / "memory.db") as store:
+        store.put([Memory("A", id="a")])
+        counts = []
+        store.put([Memory(f"{i}") for i in range(2000)], progress=lambda *_: counts.append(store.count(view=NOW)))
+        assert set(counts) == {1}
+        assert store.count(view=NOW) == 2001
+
+
+def test_short_lived_threads_leave_no_connections_behind(tmp_path):
+    with SQLiteStore(tmp_path / "memory.db") as store:
+        store.put([Memory("A", id="a")])
+        for _ in range(50):
+            thread = threading.Thread(target=lambda: store.get(["a"], view=NOW))
+            thread.start()
+            thread.join(30)
+        assert len(store._pool._idle) <= 2
+
+
+FORK = textwrap.dedent(
+    """
+    import os, sys
+    from hybridmem.stores.base import View
+    from hybridmem.stores.sqlite import SQLiteStore
+    from hybridmem.types import Memory
+
+    now = View()
+    with SQLiteStore(sys.argv[1]) as store, SQLiteStore(":memory:") as local:
+        store.put([Memory("A", id="a")])
+        local.put([Memory("L", id="l")])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.put([Memory("B", id="b")])
+                code = int(store.ids(view=now) != {"a", "b"} or local.ids(view=now) != {"l"})
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.ids(view=now) == {"a", "b"}
+        assert store.check() == []
+    """
+)
+
+
+def test_a_forked_child_has_connections_of_its_own(tmp_path):
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "memory.db")], timeout=60, check=True)
