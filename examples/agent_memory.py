@@ -1,0 +1,47 @@
+"""An agent remembers, corrects itself, and is asked what it knew: the same memory in both frameworks, offline."""
+
+import tempfile
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from hybridmem import HybridMemory
+from langchain_hybridmem import FusionRetriever as LangChainRetriever
+from langchain_hybridmem import memory_tools
+from llamaindex_hybridmem import FusionRetriever as LlamaIndexRetriever
+
+clock = [datetime(2026, 3, 1, tzinfo=timezone.utc)]
+with (
+    tempfile.TemporaryDirectory() as folder,
+    HybridMemory(Path(folder) / "agent.db", clock=lambda: clock[0].timestamp()) as memory,
+):
+    ana = memory.namespace("ana")
+
+    # March: the agent saves what it hears through its tool.
+    search, save = memory_tools(memory, namespace="ana")
+    save.invoke({"text": "Ana lives in Porto."})
+    save.invoke({"text": "Ana's cat is called Pixel."})
+    old = ana.search("Where does Ana live?")[0]
+    print("March:   ", old.text)
+
+    # May: Ana has moved. The new fact supersedes the old one.
+    clock[0] += timedelta(days=61)
+    ana.add("Ana has moved to Lisbon.", supersedes=old.id)
+    question = "Where does Ana live?"
+    print("May:     ", ana.search(question)[0].text)
+    print("As of March:", ana.search(question, as_of=datetime(2026, 3, 2, tzinfo=timezone.utc))[0].text)
+
+    # The same answer through both frameworks, and through the agent's search tool.
+    chain = LangChainRetriever.from_memory(ana, k=1).invoke(question)
+    engine = LlamaIndexRetriever.from_memory(ana, similarity_top_k=1).retrieve(question)
+    print("LangChain: ", chain[0].page_content)
+    print("LlamaIndex:", engine[0].get_content())
+    print("Tool:      ", str(search.invoke({"query": question})).splitlines()[0])
+    assert chain[0].page_content == engine[0].get_content() == "Ana has moved to Lisbon."
+
+    # What happened to the old fact, and why it is not in the answer.
+    for version in ana.history(old.id):
+        print("History:   ", version.memory.status, "-", version.memory.text)
+    print("Why not?   ", ana.explain(question).why_not(old.id))
+
+    # Another user of the same file sees none of it.
+    assert memory.namespace("ben").search(question) == []
