@@ -195,10 +195,10 @@ class Embedder:
             rows = np.asarray(raw, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors") from error
-        if rows.shape[:1] != (count,):
-            raise EmbeddingError(
-                f"embedder {self.name!r} gave {len(rows.reshape(-1)) and len(rows)} vectors for {count} texts"
-            )
+        if rows.ndim == 0:
+            raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors")
+        if len(rows) != count:
+            raise EmbeddingError(f"embedder {self.name!r} gave {len(rows)} vectors for {count} texts")
         if rows.ndim != 2 or rows.shape[1] == 0:  # noqa: PLR2004
             raise EmbeddingError(
                 f"embedder {self.name!r} gave an array of shape {rows.shape}, expected ({count}, dimension)"

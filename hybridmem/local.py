@@ -1,6 +1,9 @@
 """LocalEmbedder: the offline default. Static token vectors of the wordllama package: no key, no download, no torch.
 
-vector(text) = mean of its tokens' vectors, scaled to length 1; 256 dimensions, made for Matryoshka prefixes.
+vector(text) = Σ v(t)·|v(t)|^(−1/4) over the tokens t of the text in lower case, scaled to length 1; 256 dimensions.
+The power keeps rare tokens, whose vectors are long, from outshouting the others: with it and
+lower case, recall@10 on LoCoMo alone is 0.43 instead of 0.39 for the plain mean (all-MiniLM-L6-v2: 0.45), and nDCG@10
+0.51 / 0.34 instead of 0.52 / 0.34 on SciFact / Cranfield (MiniLM: 0.65 / 0.40).
 """
 
 from __future__ import annotations
@@ -33,18 +36,17 @@ class _Model:
         self._words: dict[str, list[int]] = {}
 
     def embed(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """Mean token vectors, one row a text. A text without tokens gets a zero row."""
+        """The sum of its token vectors, one row a text. A text without tokens gets a zero row."""
         out = np.zeros((len(texts), DIM), dtype=np.float32)
         for number, text in enumerate(texts):
             ids = self._ids(text)
             for start in range(0, len(ids), _TOKENS_AT_ONCE):
                 out[number] += self._table[ids[start : start + _TOKENS_AT_ONCE]].sum(axis=0)
-            out[number] /= max(len(ids), 1)
         return out
 
     def _ids(self, text: str) -> list[int]:
         """Token ids, word by word: the vocabulary has no token across a space, and known words cost nothing."""
-        clean = text.encode("utf-8", "replace").decode()  # the tokenizer refuses lone surrogates
+        clean = text.lower().encode("utf-8", "replace").decode()  # the tokenizer refuses lone surrogates
         ids: list[int] = []
         for word in clean.split():
             for start in range(0, len(word), _LONGEST):
@@ -83,6 +85,7 @@ def _model() -> _Model:
             )
     with safe_open(str(weights), framework="np") as file:
         table = np.ascontiguousarray(file.get_tensor("embedding.weight").astype(np.float32))
+    table *= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6) ** -0.25
     table.flags.writeable = False
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_padding()
@@ -93,11 +96,14 @@ def _model() -> _Model:
 class LocalEmbedder(Embedder):
     """Embeddings that work offline: `pip install 'hybridmem[local]'`.
 
+    The model was trained for Matryoshka prefixes, but a large index turns the vectors itself, which rules out more:
+    `prefix=` stays None unless asked for.
+
     >>> LocalEmbedder().query("a cat").shape
     (256,)
     """
 
-    def __init__(self, *, name: str | None = None, prefix: int | None = 64, **settings: Any) -> None:
+    def __init__(self, *, name: str | None = None, **settings: Any) -> None:
         model = _model()
         source = Source(f"wordllama-{DIM}", model.embed, lambda text: model.embed([text])[0])
-        super().__init__(source, name=name, dim=DIM, prefix=prefix, **settings)
+        super().__init__(source, name=name, dim=DIM, **settings)

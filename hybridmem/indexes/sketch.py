@@ -1,16 +1,15 @@
-"""A compact copy of a vector matrix: a cheap first look that tells which rows can be among the best at all.
+"""A compact copy of a vector matrix: a cheap first look that rules out, for certain, rows that cannot be the best.
 
-Once a matrix has outgrown the processor's cache, a search costs what reading it costs. The sketch is read instead, and
-only the few rows that it cannot rule out are looked at in full. Two savings, each where it pays:
+Once a matrix has outgrown the processor's cache, a search costs what reading it costs. A sketch is read instead, and
+only the few rows that it cannot rule out are looked at in full. Two layers, each where it pays:
 
-short   only the first numbers of each vector: of a Matryoshka embedding as it is, of any other one after turning it so
-        that they carry most of its length. What is left out adds at most κ·|x_rest|·|q_rest|, with
-        κ = mean + 5 standard deviations of what it adds for the rows that look best (κ = 1 would be certain).
-bytes   one byte a number, by a SIMD library (pip install 'hybridmem[simd]'):
-        |x·q − estimate| ≤ |x − code(x)| + |q − code(q)|·|code(x)|: certain.
+short   the first numbers of each vector: of a Matryoshka embedding as it is, of any other one after turning it so that
+        they carry most of its length. What is left out adds at most |x_rest|·|q_rest| (Cauchy-Schwarz).
+whole   all numbers, one byte each, by a SIMD library (pip install 'hybridmem[simd]'):
+        |x·q − code(x)·code(q)| ≤ |x − code(x)|·|q| + |q − code(q)|·|code(x)|.
 
-Vectors that no turning makes shorter (random ones) are kept whole, in bytes. Without a SIMD library those have no
-sketch and are read in full.
+Vectors that no turning makes shorter (random ones) have the second layer only. A Matryoshka prefix that the user gave
+is trusted: at most a twentieth of the rows passes it, so that search is no longer certain but as good as the model.
 """
 
 from __future__ import annotations
@@ -22,132 +21,159 @@ import numpy.typing as npt
 
 from hybridmem.embed import Vector
 from hybridmem.indexes._matrix import NEVER, Rows, least_of_best, room_for, top
-from hybridmem.indexes._simd import Packed, kernel
+from hybridmem.indexes._simd import Kernel, Packed, kernel
 
-__all__ = ["Sketch", "make"]
+__all__ = ["Layer", "Sketch", "make"]
 
 _CHUNK = 8192
 _SAMPLE = 4096
 _ENERGY = 0.66  # a turned prefix must carry this share of the squared length, or too few rows are ruled out
-_LOOKS = 256  # rows looked at in full to learn κ and the score to beat
-_SPREAD = 5.0
-_PACKED = 256  # longer rows are read as fast as they are
+_LOOKS = 64  # rows looked at in full to know the score to beat
+_FEW_BEST = 32  # for more results than this a turned prefix rules out too little
+_PACKED = 256  # longer rows of bytes are read as fast as they are
 _TINY = 1e-30
 
 
-class Sketch(NamedTuple):
-    """x ≈ turned back (table, or scale · table in bytes); `missed` and `rest` are the lengths of what is lost."""
+class Layer(NamedTuple):
+    """Rows ≈ scale · table when in bytes, = table when in float32; `missed` is the length of what rounding loses."""
 
-    basis: Vector | None
     table: npt.NDArray[Any]
-    rest: Vector | None
-    """None when nothing is left out."""
     scale: Vector | None
-    """None when the table is in float32."""
     missed: Vector
-    fitted: int
     reach: float = 0.0
     packed: Packed = ()
 
-    def grow(self, matrix: Vector, start: int, end: int, /) -> Sketch:
-        """The sketch with the rows from start to end: written behind the others, which do not change."""
-        grown = self._replace(
+    def grow(self, start: int, end: int, /) -> Layer:
+        """The layer with room for rows up to end."""
+        return self._replace(
             table=room_for(self.table, start, end),
-            rest=None if self.rest is None else room_for(self.rest, start, end),
             scale=None if self.scale is None else room_for(self.scale, start, end),
             missed=room_for(self.missed, start, end),
         )
-        for first in range(start, end, _CHUNK):
-            grown = grown.filled(matrix, slice(first, min(first + _CHUNK, end)))
-        return grown.laid_out(end)
 
-    def filled(self, matrix: Vector, part: slice, /) -> Sketch:
-        """The sketch with these rows written into its buffers."""
-        rows = matrix[part]
-        short = self._short(rows)
-        if self.rest is not None:
-            self.rest[part] = np.sqrt(np.maximum((rows * rows).sum(axis=1) - (short * short).sum(axis=1), 0.0))
+    def filled(self, rows: Vector, part: slice, /) -> Layer:
+        """The layer with these rows written into its buffers."""
         if self.scale is None:
-            self.table[part], self.missed[part] = short, 1e-6
+            self.table[part], self.missed[part] = rows, 1e-6
             return self
-        step = np.maximum(np.abs(short).max(axis=1), _TINY) / np.float32(127)
-        code = np.rint(short / step[:, None])
+        step = np.maximum(np.abs(rows).max(axis=1), _TINY) / np.float32(127)
+        code = np.rint(rows / step[:, None])
         near = code * step[:, None]
         self.table[part], self.scale[part] = code, step
-        self.missed[part] = np.sqrt(((short - near) ** 2).sum(axis=1)) + 1e-6
+        self.missed[part] = np.sqrt(((rows - near) ** 2).sum(axis=1)) + 1e-6
         return self._replace(reach=max(self.reach, float(np.sqrt((near * near).sum(axis=1).max()))))
 
-    def laid_out(self, end: int, /) -> Sketch:
-        """The sketch with what has gathered since its last piece packed, when that is worth it."""
+    def laid_out(self, end: int, /) -> Layer:
+        """The layer with what has gathered since its last piece packed, when that is worth it."""
         run = kernel() if self.table.shape[1] <= _PACKED else None
         start = self.packed[-1][0] if self.packed else 0
         if run is None or run.pack is None or self.scale is None or end - start < _CHUNK:
             return self
         return self._replace(packed=(*self.packed, (end, run.pack(np.ascontiguousarray(self.table[start:end])))))
 
-    def _short(self, rows: Vector) -> Vector:
-        short: Vector = rows[..., : self.table.shape[1]] if self.basis is None else rows @ self.basis
-        return short
-
-    def _estimate(self, short: Vector, n: int) -> tuple[Vector, float]:
-        """x·q for n rows as far as the sketch knows, and what the query's own rounding may add to its error."""
-        if self.scale is None:
-            return self.table[:n] @ short, 0.0
+    def look(self, query: Vector, n: int, rows: Rows | None, /) -> tuple[Vector, Vector]:
+        """The dot product with n rows (or these ones), as far as the layer knows, and how far off it may be."""
+        chosen = slice(0, n) if rows is None else rows
         run = kernel()
-        if run is None:  # pragma: no cover - a table in bytes is only made where there is a kernel
-            raise AssertionError
-        step = max(float(np.abs(short).max()), _TINY) / 127.0
-        code = np.rint(short / np.float32(step)).astype(np.int8)
-        lost = float(np.linalg.norm(short - code * np.float32(step))) * self.reach
-        estimate = run.dots(code[None], self.table[:n], self.packed)
-        estimate *= self.scale[:n]
-        estimate *= np.float32(step)
-        return estimate, lost
+        if self.scale is None or run is None:
+            return self.table[chosen] @ query, self.missed[chosen]
+        step = max(float(np.abs(query).max()), _TINY) / 127.0
+        code = np.rint(query / np.float32(step)).astype(np.int8)
+        lost = float(np.linalg.norm(query - code * np.float32(step))) * self.reach
+        found = run.dots(code[None], self.table[chosen], self.packed if rows is None else ())
+        found *= self.scale[chosen]
+        found *= np.float32(step)
+        return found, self.missed[chosen] + np.float32(lost)
+
+
+class Sketch(NamedTuple):
+    """The layers of a matrix. `rest` is the length of what the short layer leaves out of each row."""
+
+    short: Layer | None
+    basis: Vector | None
+    rest: Vector
+    whole: Layer | None
+    fitted: int
+
+    def grow(self, matrix: Vector, start: int, end: int, /) -> Sketch:
+        """The sketch with the rows from start to end: written behind the others, which do not change."""
+        short = None if self.short is None else self.short.grow(start, end)
+        whole = None if self.whole is None else self.whole.grow(start, end)
+        rest = self.rest if short is None else room_for(self.rest, start, end)
+        for first in range(start, end, _CHUNK):
+            part = slice(first, min(first + _CHUNK, end))
+            rows = matrix[part]
+            if short is not None:
+                turned = self._turned(rows, short.table.shape[1])
+                rest[part] = np.sqrt(np.maximum((rows * rows).sum(axis=1) - (turned * turned).sum(axis=1), 0.0))
+                short = short.filled(turned, part)
+            if whole is not None:
+                whole = whole.filled(rows, part)
+        short = None if short is None else short.laid_out(end)
+        return self._replace(short=short, rest=rest, whole=whole)
+
+    def _turned(self, rows: Vector, size: int) -> Vector:
+        turned: Vector = rows[..., :size] if self.basis is None else rows @ self.basis
+        return turned
 
     def candidates(self, matrix: Vector, question: Vector, k: int, dead: Rows, rows: Rows | None, /) -> Rows | None:
         """Rows (of `rows`, if given) that hold the k best; None when too few can be ruled out to be worth it."""
-        short = self._short(question)
-        estimate, lost = self._estimate(short, len(matrix))
-        missed = self.missed[: len(matrix)]
+        found = rows
+        if self.short is not None and (k <= _FEW_BEST or self.basis is None):
+            found = self._passed(self.short, matrix, question, k, dead, rows)
+        if self.whole is None:
+            return None if found is None or len(found) * 6 > len(matrix) else found
+        if found is not None and len(found) <= 4 * k:
+            return found
+        dense = found is not None and len(found) * 8 > len(matrix)  # reading all is faster than picking so many
+        estimate, error = self.whole.look(question, len(matrix), None if dense else found)
+        if found is None:
+            estimate[dead] = NEVER
+        elif dense:
+            estimate, error = estimate[found], error[found]
+        best = np.flatnonzero(estimate + error >= least_of_best(estimate - error, k))
+        return best if found is None else found[best]
+
+    def _passed(
+        self, short: Layer, matrix: Vector, question: Vector, k: int, dead: Rows, rows: Rows | None
+    ) -> Rows | None:
+        """Rows that the short layer cannot rule out."""
+        turned = self._turned(question, short.table.shape[1])
+        estimate, error = short.look(turned, len(matrix), None)
+        rest = self.rest[: len(matrix)]
         if rows is None:
             estimate[dead] = NEVER
         else:
-            estimate, missed = estimate[rows], missed[rows]
-        if self.rest is None:
-            least = least_of_best(estimate - missed, k) - 2.0 * lost
-            found = np.flatnonzero(estimate + missed >= least)
-            return found if rows is None else rows[found]
-        rest = self.rest[: len(matrix)] if rows is None else self.rest[rows]
-        left = np.sqrt(max(0.0, float(question @ question - short @ short)))
-        return self._ruled(matrix, question, k, rows, estimate, missed + lost, rest * np.float32(left))
-
-    def _ruled(
-        self, matrix: Vector, question: Vector, k: int, rows: Rows | None, estimate: Vector, error: Vector, rest: Vector
-    ) -> Rows | None:
-        looked = top(estimate, max(_LOOKS, 2 * k))
+            estimate, error, rest = estimate[rows], error[rows], rest[rows]
+        looked = top(estimate, max(_LOOKS, 4 * k))
         full = matrix[looked if rows is None else rows[looked]] @ question
         if len(full) < k:
-            return None
-        share = (full - estimate[looked]) / np.maximum(rest[looked], 1e-9)
-        rest *= np.float32(min(1.0, max(0.0, float(share.mean() + _SPREAD * share.std()))))
-        rest += estimate
-        rest += error
-        found = np.flatnonzero(rest >= np.partition(full, len(full) - k)[len(full) - k] - 1e-5)
-        if len(found) * 6 > len(estimate):  # picking so many rows costs more than reading all
-            return None
+            return rows
+        least = np.partition(full, len(full) - k)[len(full) - k] - 1e-5
+        most = rest * np.float32(np.sqrt(max(0.0, float(question @ question - turned @ turned))))
+        most += estimate
+        most += error
+        found = np.flatnonzero(most >= least)
+        if self.basis is None and len(found) * 20 > len(most):
+            found = top(most, max(64 * k, len(most) // 20))
         return found if rows is None else rows[found]
 
 
 def make(matrix: Vector, /, *, prefix: int | None = None) -> Sketch | None:
     """The best sketch there is for these rows, or None when none pays."""
     n, dim = matrix.shape
-    simd = kernel() is not None
+    run = kernel()
     basis, size = (None, min(prefix, dim)) if prefix is not None else _turn(matrix)
-    if size >= dim and not simd:
+    short = _layer(size, run) if size < dim else None
+    whole = _layer(dim, run) if run is not None else None
+    if short is None and whole is None:
         return None
+    return Sketch(short, basis, np.zeros(0, np.float32), whole, n).grow(matrix, 0, n)
+
+
+def _layer(size: int, run: Kernel | None) -> Layer:
     none = np.zeros(0, np.float32)
-    table = np.zeros((0, size), np.int8 if simd else np.float32)
-    return Sketch(basis, table, none if size < dim else None, none if simd else None, none, n).grow(matrix, 0, n)
+    return Layer(np.zeros((0, size), np.int8 if run else np.float32), none if run else None, none)
 
 
 def _turn(matrix: Vector) -> tuple[Vector | None, int]:
