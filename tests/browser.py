@@ -1,0 +1,78 @@
+"""A real browser for tests: headless Chromium, driven by Selenium, started anew for each use."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+    "--window-size=1400,1000",
+)
+_TRIES = 3
+
+
+def _program(*names):
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        raise RuntimeError(f"this test needs one of {', '.join(names)} on the PATH")
+    return found
+
+
+def _start(profile):
+    options = Options()
+    options.binary_location = _program("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(_program("chromedriver")))
+    driver.set_page_load_timeout(60)
+    driver.set_script_timeout(60)
+    return driver
+
+
+@contextmanager
+def open_browser():
+    """A fresh Chromium with a profile of its own; starting it is tried three times, because it can fail under load."""
+    profiles, driver = [], None
+    try:
+        for left in reversed(range(_TRIES)):
+            profiles.append(tempfile.mkdtemp(prefix="hybridmem-chromium-"))
+            try:
+                driver = _start(profiles[-1])
+                break
+            except WebDriverException:
+                if not left:
+                    raise
+        yield driver
+    finally:
+        if driver is not None:
+            with suppress(WebDriverException):
+                driver.quit()
+        for profile in profiles:
+            shutil.rmtree(profile, ignore_errors=True)
+
+
+def show(driver, html, folder):
+    """Load a page of our own making from a file, as a user would; give the console's messages."""
+    path = Path(folder) / "page.html"
+    path.write_text(html, encoding="utf-8")
+    driver.get(path.as_uri())
+    return [entry["message"] for entry in driver.get_log("browser")]
