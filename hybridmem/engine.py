@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
@@ -16,6 +16,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
 from hybridmem.fanout import Job, Outcome, Pace, run, settle
 from hybridmem.fusion import Fusion
+from hybridmem.health import Health, Observation, measure
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
@@ -269,6 +270,16 @@ class Engine:
                 if progress is not None:
                     progress(done, total)
 
+    def health(self, questions: Iterable[Question], *, k: int, recipe: Fusion) -> Health:
+        """How each arm does over these questions."""
+        seen = []
+        for question in questions:
+            answer = self.answer(question)
+            reader = self.reader(question.view)
+            lists = {arm.name: reader.keys(arm.items) for arm in answer.lists}
+            seen.append(Observation(lists, answer.ranking.keys))
+        return measure(seen, k=k, recipe=recipe)
+
     def close(self) -> None:
         """Save, then close the store."""
         if not self._closed:
@@ -290,7 +301,30 @@ class Engine:
         known = list(dict.fromkeys([*ranking.keys, *trace.mentioned()]))
         memories = self.store.get(known, view=question.view)
         texts = {key: memory.text for key, memory in zip(known, memories, strict=True) if memory is not None}
-        return trace.explanation(ranking, query=question.text, lists=answer.lists, shown=shown, texts=texts)
+        return trace.explanation(
+            ranking,
+            query=question.text,
+            lists=answer.lists,
+            shown=shown,
+            texts=texts,
+            hidden=lambda key: self._hidden(key, question),
+        )
+
+    def _hidden(self, key: str, question: Question) -> str | None:
+        """Why a memory is not even searched: nothing is said of other namespaces."""
+        view = question.view
+        versions = self.store.history(key, namespace=view.namespace)
+        if view.as_of is not None:
+            versions = [version for version in versions if version.at <= view.as_of]
+        if not versions:
+            return "there is no such memory" + ("" if view.as_of is None else " at that time")
+        if versions[-1].deleted:
+            return "it was forgotten"
+        if versions[-1].memory.status == "superseded" and not view.superseded:
+            return "it was superseded"
+        if question.filter is not None and key not in self.store.ids(view=view, filter=question.filter):
+            return f"it does not pass the filter {question.filter!r}"
+        return None
 
 
 def _listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
@@ -79,6 +79,8 @@ class Explanation:
     gated: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, Activation] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    hidden: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
+    """Why the arms could not even see an id (superseded, forgotten, filtered); None when they could."""
 
     def why_not(self, key: str, /) -> str:
         """One line: the stage that dropped this id and by how much, or that no arm found it."""
@@ -89,6 +91,9 @@ class Explanation:
             return f"{key}: {self.dropped[key]}"
         if key in self.gated:
             return f"{key}: {self.gated[key]}"
+        unseen = None if self.hidden is None else self.hidden(key)
+        if unseen is not None:
+            return f"{key}: {unseen}"
         seen = "; ".join(f"{arm}: {what}" for arm, what in self.arms.items())
         return f"{key}: found by no arm ({seen or 'no arms'})"
 
@@ -212,6 +217,7 @@ class Trace:
         shown: Sequence[float],
         degraded: bool = False,
         texts: Mapping[str, str] | None = None,
+        hidden: Callable[[str], str | None] | None = None,
     ) -> Explanation:
         """Close the notebook: one receipt for each result, and what became of the rest."""
         rows = zip(ranking.keys, ranking.scores, shown, strict=True)
@@ -236,6 +242,7 @@ class Trace:
             gated={key: f"gated: {', '.join(why)}" for key, why in self._gated.items() if key not in self._arms},
             activations=dict(self._activations),
             texts=dict(texts or {}),
+            hidden=hidden,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from hybridmem.errors import ConfigError, MissingExtraError, NotFoundError
 from hybridmem.explain import Explanation
 from hybridmem.fanout import in_thread
 from hybridmem.fusion import Fusion
+from hybridmem.health import Health, reach_warnings
 from hybridmem.indexes.graph import GraphSettings
 from hybridmem.opening import open_engine
 from hybridmem.recipes import load_recipe
@@ -65,13 +67,15 @@ class HybridMemory:
         **options: Any,
     ) -> None:
         chosen = GraphSettings() if graph is True else graph or None
-        model = _embedder(embedder)
+        model = pick_embedder(embedder)
         settings = IndexSettings(analyzer or Analyzer(), k1, b, chosen, model is not None)
         self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
         self._namespace = namespace
         self._recipe = load_recipe(recipe)
         self._k = _at_least_one(k)
         self._owner = True
+        for line in reach_warnings(self.recipe, self.arms, k=self._k):
+            warnings.warn(line, UserWarning, stacklevel=2)
 
     # --- views and life
 
@@ -237,6 +241,11 @@ class HybridMemory:
         """Build everything that is derived again: vectors (by another embedder, if one is given) and every index."""
         self._engine.reindex(progress, None if embedder is None else as_embedder(embedder))
 
+    def health(self, queries: Iterable[str], /, **how: Any) -> Health:
+        """Which arm earns its place over these questions: empty rate, share of the results, solo finds, overlap."""
+        questions = [self._question(query, **how) for query in queries]
+        return self._engine.health(questions, k=_at_least_one(how.get("k") or self._k), recipe=self.recipe)
+
     def check(self) -> Sequence[str]:
         """What is wrong with the store, in words; empty when all is well."""
         return self.store.check()
@@ -298,7 +307,8 @@ def _memory(content: Content, fields: Mapping[str, Any]) -> Memory:
     return Memory(**given)
 
 
-def _embedder(given: Any) -> Embedder | None:
+def pick_embedder(given: Any) -> Embedder | None:
+    """An embedder from what a user gives: an object, "local", None, or "auto" for local where it is installed."""
     if given is None:
         return None
     if given != "auto" if isinstance(given, str) else True:

@@ -96,6 +96,34 @@ def test_a_superseded_memory_is_hidden_and_kept(memory):
     assert [m.id for m in memory.list(superseded=False)] == ["new"]
 
 
+def test_why_not_for_what_the_arms_could_not_see(memory):
+    memory.add("Ana lives in Porto", id="old")
+    memory.add("Ana lives in Lisbon", id="new", supersedes="old")
+    memory.add("Ana had a cat", id="gone")
+    memory.add("Ana has a dog", id="dog", type="pet")
+    memory.forget("gone")
+    told = memory.explain("Ana lives", filter={"type": ""})
+    assert told.why_not("old") == "old: it was superseded"
+    assert told.why_not("gone") == "gone: it was forgotten"
+    assert told.why_not("dog") == "dog: it does not pass the filter {'type': ''}"
+    assert told.why_not("nobody") == "nobody: there is no such memory"
+    assert memory.explain("Ana", as_of=1).why_not("new") == "new: there is no such memory at that time"
+    assert memory.explain("zzz", recipe=Fusion(weights={"bm25": 1.0})).why_not("new").startswith("new: found by no arm")
+
+
+def test_health_tells_which_arm_earns_its_place(memory):
+    memory.add_many(["the cat", "the dog"])
+    health = memory.health(["cat", "dog", "bird"], k=2)
+    assert health.queries == 3
+    assert {arm.name for arm in health.arms} == {"bm25", "vector"}
+    assert next(arm for arm in health.arms if arm.name == "bm25").empty == pytest.approx(1 / 3)
+
+
+def test_an_arm_that_can_never_be_heard_is_told_at_construction():
+    with pytest.warns(UserWarning, match="vector"):
+        HybridMemory(embedder=toy, recipe=Fusion(weights={"bm25": 0.5, "vector": 0.2}), k=8).close()
+
+
 def test_filters_apply_before_ranking_on_every_arm(memory):
     memory.add_many(
         [Memory(f"the cat number {i}", id=f"m{i:02}", type="even" if i % 2 == 0 else "odd") for i in range(40)]
