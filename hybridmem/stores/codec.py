@@ -27,6 +27,7 @@ __all__ = [
     "encode_vector",
     "memory_from",
     "seconds",
+    "words",
 ]
 
 BODY = (
@@ -122,13 +123,13 @@ def body_row(memory: Memory, created: float | None, updated: float | None, confi
     """A memory's body in the order of BODY."""
     return (
         clean(memory.title),
-        _words(memory.tags, "tags"),
+        _strings(memory.tags, "tags"),
         clean(memory.predicate),
         clean(memory.subject),
         None if memory.source_id is None else clean(memory.source_id),
         None if memory.thread is None else clean(memory.thread),
         clean(memory.type),
-        _words(memory.entities, "entities"),
+        _strings(memory.entities, "entities"),
         created,
         updated,
         confidence,
@@ -138,12 +139,12 @@ def body_row(memory: Memory, created: float | None, updated: float | None, confi
     )
 
 
-def _words(words: Sequence[str], field: str) -> str | None:
-    if not words:
+def _strings(values: Sequence[str], field: str) -> str | None:
+    if not values:
         return None
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"Memory.{field} must be a sequence of str, not {words!r}")
-    return json.dumps([clean(word) for word in words], ensure_ascii=False)
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise ConfigError(f"Memory.{field} must be a sequence of str, not {values!r}")
+    return json.dumps([clean(value) for value in values], ensure_ascii=False)
 
 
 def dump(metadata: Mapping[str, Any], /) -> str:
@@ -188,6 +189,11 @@ def _key(key: Any, where: str) -> str:
     if not isinstance(key, str | int | float):
         raise ConfigError(f"{where} has the key {key!r}: keys must be str")
     return clean(str(key))
+
+
+def words(text: str, /) -> int:
+    """The length of a text as ranking counts it (`Entry.words`)."""
+    return len(text.split())
 
 
 # --- back from the database

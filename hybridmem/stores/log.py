@@ -42,6 +42,7 @@ class Head:
     created_at: float | None = None
     updated_at: float | None = None
     confidence: float = 1.0
+    words: int = 0
     title: str | None = None
     text: str | None = None
     supersedes: str | None = None
@@ -49,7 +50,7 @@ class Head:
 
 _COLUMNS = (
     "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
-    "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence",
+    "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
 )  # fmt: skip
 _HEAD = ", ".join(f"m.{name}" for name in _COLUMNS)
 _UPSERT = (
@@ -126,7 +127,7 @@ class Log:
             head.written = seq
         if body is not None:
             head.body = seq
-            self._bodies.append((seq, *body))
+            self._bodies.append((seq, head.words, *body))
         if vector is not None:
             head.vector = seq
             self._vectors.append((seq, vector))
@@ -163,7 +164,7 @@ class Log:
     def flush(self) -> None:
         """Send the gathered rows to the database, and forget the heads (a long load must not keep them all)."""
         many = self.conn.executemany
-        many(f"INSERT INTO bodies VALUES ({marks(15)})", self._bodies)
+        many(f"INSERT INTO bodies VALUES ({marks(16)})", self._bodies)
         many("INSERT INTO vectors VALUES (?, ?)", self._vectors)
         many(f"INSERT INTO versions VALUES ({marks(13)})", self._versions)
         many(_UPSERT, map(_head_row, self._dirty.values()))
@@ -184,5 +185,5 @@ def _head_row(head: Head) -> tuple[Any, ...]:
     return (
         head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
         head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
-        head.created_at, head.updated_at, head.confidence,
+        head.created_at, head.updated_at, head.confidence, head.words,
     )  # fmt: skip

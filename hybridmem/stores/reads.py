@@ -39,7 +39,7 @@ _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
-    "{h}.access_count, {h}.last_accessed"
+    "{h}.access_count, {h}.last_accessed, {e}.words"
 )
 
 

@@ -25,7 +25,7 @@ CREATE TABLE memories (
   seq INTEGER NOT NULL, written INTEGER NOT NULL, live INTEGER NOT NULL, body INTEGER, vector INTEGER,
   status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
   decayed REAL NOT NULL, born INTEGER NOT NULL,
-  source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL,
+  source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL, words INTEGER NOT NULL,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 
@@ -37,7 +37,8 @@ CREATE TABLE versions (
 CREATE INDEX versions_by_memory ON versions (mem);
 
 CREATE TABLE bodies (
-  seq INTEGER PRIMARY KEY, title TEXT NOT NULL, tags TEXT, predicate TEXT NOT NULL, subject TEXT NOT NULL,
+  seq INTEGER PRIMARY KEY, words INTEGER NOT NULL,
+  title TEXT NOT NULL, tags TEXT, predicate TEXT NOT NULL, subject TEXT NOT NULL,
   source_id TEXT, thread TEXT, type TEXT NOT NULL, entities TEXT, created_at REAL, updated_at REAL,
   confidence REAL NOT NULL, supersedes TEXT, metadata TEXT, text TEXT NOT NULL);
 

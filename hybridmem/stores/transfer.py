@@ -14,10 +14,10 @@ from typing import Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.stores.base import Progress
-from hybridmem.stores.codec import BODY, check_edge
+from hybridmem.stores.codec import BODY, body_row, check_edge, check_memory, decode_vector, encode_vector, words
 from hybridmem.stores.log import DELETE, ERASE, OPS, PUT, VECTOR, Log
 from hybridmem.stores.writes import wipe
-from hybridmem.types import Edge
+from hybridmem.types import Edge, Memory
 
 __all__ = ["FORMAT", "export", "restore"]
 
@@ -114,27 +114,46 @@ def _replay(log: Log, row: Mapping[str, Any], *, exact: bool, now: float) -> int
 
 
 def _version(log: Log, row: Mapping[str, Any]) -> None:
-    namespace, id_, op = row["namespace"], row["id"], OPS.index(row["op"])
-    log.heads(namespace, [id_])
-    head = log.head(namespace, id_)
+    memory, op = _memory(row), OPS.index(row["op"])
+    check_memory(memory, namespace=memory.namespace)
+    log.heads(memory.namespace, [memory.id])
+    head = log.head(memory.namespace, memory.id)
     if op == ERASE:
         head = wipe(log, head)
     elif op == PUT and not head.live:
         head.born = 0
     head.live = int(op not in (DELETE, ERASE))
-    head.status, head.strength, head.access_count = row["status"], float(row["strength"]), int(row["access_count"])
-    head.last_accessed, head.decayed = row["last_accessed"], float(row["decayed"])
-    if not (row.get("keeps_vector") or (op not in (PUT, VECTOR, DELETE, ERASE))):
+    head.status, head.strength, head.access_count = memory.status, float(memory.strength), memory.access_count
+    head.last_accessed, head.decayed = _time(row["last_accessed"]), float(row["decayed"])
+    if op in (PUT, VECTOR, DELETE, ERASE) and not row.get("keeps_vector"):
         head.vector = None
     body = None
     if op == PUT:
-        fields = {name: row[name] for name in BODY}
-        fields |= {name: json.dumps(row[name], ensure_ascii=False) for name in _JSON if row[name] is not None}
-        body = tuple(fields.values())
-        head.source_id, head.thread, head.confidence = row["source_id"], row["thread"], float(row["confidence"])
-        head.created_at, head.updated_at = row["created_at"], row["updated_at"]
+        body = body_row(memory, _time(row["created_at"]), _time(row["updated_at"]), float(row["confidence"]))
+        head.words = words(memory.text)
+        head.source_id, head.thread, head.confidence = memory.source_id, memory.thread, float(memory.confidence)
+        head.created_at, head.updated_at = body[BODY.index("created_at")], body[BODY.index("updated_at")]
+    log.record(head, op, body=body, vector=_vector(row))
+
+
+def _memory(row: Mapping[str, Any]) -> Memory:
+    """The row as a Memory without its times, so that it is checked like any other that comes in."""
+    vitals = {name: row[name] for name in ("id", "namespace", "status", "strength", "access_count")}
+    if row["op"] != OPS[PUT]:
+        return Memory("", **vitals)
+    fields = {name: row[name] for name in BODY if name not in ("created_at", "updated_at")}
+    for name, empty in (("tags", ()), ("entities", ()), ("metadata", {})):
+        fields[name] = empty if fields[name] is None else fields[name]
+    return Memory(**vitals, **fields)
+
+
+def _time(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _vector(row: Mapping[str, Any]) -> bytes | None:
     data = row.get("vector")
-    log.record(head, op, body=body, vector=None if data is None else base64.b64decode(data, validate=True))
+    return None if data is None else encode_vector(decode_vector(base64.b64decode(data, validate=True)), row["id"])
 
 
 def _short(row: Any) -> str:

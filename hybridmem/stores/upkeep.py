@@ -33,8 +33,8 @@ _PROMISES = (
     _Promise(
         "memory {0!r} of namespace {1!r} does not show the fields of its body {2}",
         "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
-        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence) IS NOT "
-        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence)",
+        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words) IS NOT "
+        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words)",
     ),
     _Promise(
         "version {0} belongs to no memory",

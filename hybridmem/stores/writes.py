@@ -96,7 +96,7 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
     head.live, head.status = 1, memory.status
     head.title, head.text, head.supersedes = row[0], row[-1], row[11]
     head.source_id, head.thread, head.created_at, head.updated_at = row[4], row[5], created, updated
-    head.confidence = confidence
+    head.confidence, head.words = confidence, codec.words(row[-1])
     log.record(head, PUT, body=row, vector=vector)
 
 

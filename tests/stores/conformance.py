@@ -28,7 +28,7 @@ from tests.stores.model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close,
 NOW = View()
 ALL = View(superseded=True)
 LAWS = settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,
@@ -488,9 +488,9 @@ class StoreConformance:
         assert sorted(store.entries(view=NOW)) == [
             Entry(
                 "m1", "doc-1", "chat-1", FULL.created_at.timestamp(), FULL.updated_at.timestamp(), "contradicted",
-                0.75, 0.5, 3, FULL.last_accessed.timestamp(),
+                0.75, 0.5, 3, FULL.last_accessed.timestamp(), 7,
             ),
-            Entry("plain", None, None, 5.0, 5.0, "active", 1.0, 1.0, 0, None),
+            Entry("plain", None, None, 5.0, 5.0, "active", 1.0, 1.0, 0, None, 1),
         ]  # fmt: skip
 
     def test_ids_are_cached_until_something_changes(self, store):
