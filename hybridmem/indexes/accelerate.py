@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from hybridmem.errors import ConfigError, MissingExtraError
-from hybridmem.indexes.kernels import Kernels, NumpyKernels, compiled
+from hybridmem.indexes.kernels import Kernels
 from hybridmem.indexes.live import State
 
 __all__ = ["Accelerator"]
@@ -16,12 +16,14 @@ __all__ = ["Accelerator"]
 _WORTH = 50_000
 """Rows from which compiled loops repay the second that importing numba takes."""
 
-_PLAIN: Kernels = NumpyKernels()
+_PLAIN = Kernels()
 
 
 @lru_cache(maxsize=1)
 def _compiled() -> Kernels:
-    return compiled()
+    from hybridmem.indexes.compiled import NumbaKernels
+
+    return NumbaKernels()
 
 
 class Accelerator:

@@ -25,7 +25,7 @@ from hybridmem.indexes.base import Change
 from hybridmem.indexes.kernels import Curve
 from hybridmem.indexes.lexical import AnyAnalyzer, Document, Source, as_document
 from hybridmem.indexes.live import State, Vocabulary
-from hybridmem.indexes.ranking import holding, idf, order, plan, score_all, score_rows
+from hybridmem.indexes.ranking import Lists, find, idf, order, plan
 from hybridmem.indexes.selection import Selection, Selections
 from hybridmem.indexes.writing import appended, compacted, tidied
 from hybridmem.text import Analyzer
@@ -68,6 +68,7 @@ class BM25Index:
         """Held by one writer at a time."""
         self._swap = threading.Lock()
         """Held for a moment, while the state and the ids' rows change together."""
+        self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), 0.0)
         self._adopt(State.empty(), Vocabulary())
 
     def _adopt(self, state: State, vocabulary: Vocabulary) -> None:
@@ -75,7 +76,6 @@ class BM25Index:
         self._vocabulary = vocabulary
         self._where: dict[str, int] | None = None
         self._selections = Selections()
-        self._scratch = threading.local()
 
     # --- writing
 
@@ -204,19 +204,17 @@ class BM25Index:
         state, selection = (self._state, None) if allowed is None else self._select(allowed)
         curve = self._curve(state)
         planned = plan(state, self._vocabulary, terms, curve)
-        if not planned:
+        if planned is None:
             return Hits([], [])
         kernels = self._accelerator.kernels(state)
         alive = None if state.deaths is None else state.deaths.alive
-        if selection is not None and selection.is_few(sum(item.size for item in planned), len(planned)):
+        if selection is not None and selection.is_few(planned.ends[-1], len(planned.terms)):
             rows = selection.rows if alive is None else selection.rows[alive[selection.rows]]
-            sums = score_rows(planned, curve, kernels, rows)
+            sums = kernels.look_up(planned, rows)
             rows, sums = rows[sums > 0], sums[sums > 0]
         else:
-            mask = None if selection is None else selection.mask
-            scratch = self._take_scratch(state.size)
-            rows, sums = score_all(planned, curve, kernels, scratch, k=k, alive=alive, mask=mask)
-            self._scratch.scores = scratch  # only now: after an exception it would not be clean
+            fit = alive if selection is None else selection.fit(alive)
+            rows, sums = kernels.best(planned, k=k, size=state.size, fit=fit)
         return order(rows, sums, state, k=k)
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
@@ -226,7 +224,9 @@ class BM25Index:
         curve = self._curve(state)
         terms = lexical.query_terms(query, analyzer=self.analyzer)
         planned = plan(state, self._vocabulary, terms, curve)
-        sums = score_rows(planned, curve, self._accelerator.kernels(state), known)
+        if planned is None:
+            return [0.0] * len(ids)
+        sums = self._accelerator.kernels(state).look_up(planned, known)
         by_row = dict(zip(known.tolist(), sums.tolist(), strict=True))
         return [by_row.get(row, 0.0) for row in rows]
 
@@ -236,34 +236,42 @@ class BM25Index:
         A word that no document has counts as the rarest of all, so an off-topic question covers little.
         """
         state, rows = self._rows_of(ids)
-        known = np.array(rows, np.int32)
-        covered = np.zeros(len(known))
+        wanted = np.array(rows, np.int32)
+        covered = np.zeros(len(wanted))
         total = 0.0
         for term in lexical.query_terms(query, analyzer=self.analyzer):
-            number = self._vocabulary.get(term)
-            living, lists = (0, []) if number is None else holding(state, number)
-            weight = idf(state.count, living)
+            lists = self._find(state, term)
+            weight = idf(state.count, sum(part.living[0] for part in lists))
             total += weight
-            for postings in lists:
-                covered[np.isin(known, postings.rows)] += weight
+            for part in lists:
+                covered[np.isin(wanted, part.rows[part.lows[0] : part.highs[0]])] += weight
         shares: list[float] = (covered / total).tolist() if total else covered.tolist()
         return shares
 
     def idf(self, term: str, /) -> float:
         """ln(1 + (N − n + 0.5)/(n + 0.5)) of a term as the analyzer writes it."""
         state = self._state
+        return idf(state.count, sum(part.living[0] for part in self._find(state, term)))
+
+    def _find(self, state: State, term: str) -> list[Lists]:
         number = self._vocabulary.get(term)
-        return idf(state.count, 0 if number is None else holding(state, number)[0])
+        return [] if number is None else find(state, [number], self._curve(state))
+
+    def with_curve(self, *, k1: float, b: float) -> BM25Index:
+        """The same documents read with other constants: a still view that shares the postings, for trying them out."""
+        other = BM25Index(self.analyzer, k1=k1, b=b, weights=self.weights)
+        with self._swap:
+            other._adopt(self._state, self._vocabulary)
+        return other
 
     def _curve(self, state: State) -> Curve:
+        """The saturation at this average length; kept while that stays the same, with the tables it has made."""
         average = state.average
         slope = self.k1 * self.b / average if average else 0.0
-        return Curve(self.k1 + 1, self.k1 * (1 - self.b), slope, state.lengths)
-
-    def _take_scratch(self, size: int) -> Any:
-        """An array of zeros with a slot per row, kept from this thread's last query where possible."""
-        scores = self._scratch.__dict__.pop("scores", None)
-        return scores if scores is not None and len(scores) >= size else np.zeros(size + size // 4 + 64)
+        curve = self._last_curve
+        if curve.slope != slope or len(curve.tables) > len(state.segments) + 8:  # tables of merged segments
+            curve = self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), slope)
+        return curve
 
     def _rows_by_id(self) -> dict[str, int]:
         """Where each living id is. Built on first use: a loaded index that is only searched never needs it."""

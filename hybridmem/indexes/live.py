@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hybridmem.indexes.segments import Floats, Postings, Segment, build
+from hybridmem.indexes.segments import Floats, Segment, build
 
 __all__ = ["Deaths", "State", "Tail", "Vocabulary", "grown", "units"]
 
@@ -44,17 +44,16 @@ class Tail:
                 found[1].append(frequency)  # before the row: a reader that sees the row finds its frequency
                 found[0].append(row)
 
-    def find(self, term: int, size: int, lengths: Floats, /) -> Postings | None:
-        """The term's postings among the rows below `size`."""
-        found = self.postings.get(term)
-        if found is None:
-            return None
-        count = bisect_left(found[0], size)
-        if not count:
-            return None
-        rows = np.array(found[0][:count], np.int32)
-        values = np.array(found[1][:count])
-        return Postings(rows, _COUNTING[:count], values, float(values.max()), float(lengths[rows].min()))
+    def find(self, wanted: Sequence[int], size: int, /) -> tuple[list[list[int]], list[list[float]]]:
+        """Of each wanted term: its rows below `size`, and their frequencies."""
+        rows: list[list[int]] = []
+        frequencies: list[list[float]] = []
+        for term in wanted:
+            found = self.postings.get(term, _NOTHING)
+            count = bisect_left(found[0], size)
+            rows.append(found[0][:count])
+            frequencies.append(found[1][:count])
+        return rows, frequencies
 
     def to_segment(self, size: int, lengths: Floats, /) -> Segment:
         """The same postings as a segment."""
@@ -69,7 +68,7 @@ class Tail:
         return build(np.array(terms, np.int64), np.array(rows, np.int64), np.array(weights), lengths)
 
 
-_COUNTING = np.arange(1 << 16, dtype=np.uint16)
+_NOTHING: tuple[list[int], list[float]] = ([], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,12 @@ class Deaths:
     alive: npt.NDArray[np.bool_]
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def count(self, segment: int, term: int, postings: Postings, /) -> int:
-        """How many of these postings belong to living rows."""
-        known = self.counts.get((segment, term))
+    def count(self, segment: Segment, term: int, low: int, high: int, /) -> int:
+        """How many of a term's rows in a segment are alive."""
+        known = self.counts.get((segment.key, term))
         if known is None:
-            known = int(np.count_nonzero(self.alive[postings.rows]))
-            if segment >= 0:  # the tail (-1) grows, so it is counted each time
-                self.counts[segment, term] = known
+            known = int(np.count_nonzero(self.alive[segment.rows[low:high]]))
+            self.counts[segment.key, term] = known
         return known
 
 

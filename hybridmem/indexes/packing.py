@@ -24,7 +24,7 @@ __all__ = ["analyzer_settings", "checked_analyzer", "pack", "unpack", "write_fil
 
 _MAGIC = b"hybridmem bm25 1\n"
 _DIGEST = 16
-_ARRAYS = ("terms", "starts", "rows", "codes", "values", "most", "shortest")
+_ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
 
 
 def pack(state: State, vocabulary: Mapping[str, int], /, *, settings: Mapping[str, Any]) -> bytes:

@@ -5,62 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 _next_key = count().__next__
 
-__all__ = ["Postings", "Segment", "build", "merge"]
+__all__ = ["Codes", "Floats", "Ints", "Rows", "Segment", "Slice", "build", "merge"]
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Postings:
-    """One term's rows in one segment, ascending, with the code of each row's weighted frequency."""
+class Slice(NamedTuple):
+    """One term in a segment: its postings `low:high`, and what bounds their contribution to any score."""
 
-    rows: npt.NDArray[np.int32]
-    codes: Codes
-    values: Floats
-    """`values[code]` is the weighted term frequency: a byte or two per posting instead of eight, and exact."""
+    low: int
+    high: int
     most: float
-    """No row here has a higher frequency."""
+    """No row has a higher frequency ..."""
     shortest: float
-    """No row here is shorter: with `most` it bounds what the term can add to any score."""
+    """... and none is shorter."""
+
+
+_ABSENT = Slice(0, 0, 0.0, 0.0)
+_MEMO = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Postings of a range of rows: term `terms[i]` owns the slice `starts[i]:starts[i + 1]`."""
+    """Postings of a range of rows: term `terms[i]` owns the slice `starts[i]:starts[i + 1]` of `rows` and `codes`.
+
+    A code stands for a pair of (weighted frequency, length of the row). There are few such pairs, so that a query
+    saturates each pair once and every posting is then one look-up in a small table: exact, and two bytes a posting.
+    """
 
     terms: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
+    rows: Rows
     codes: Codes
-    values: Floats
+    frequencies: Floats
+    lengths: Floats
     most: Floats
     shortest: Floats
     key: int = field(default_factory=_next_key, compare=False)
+    memo: dict[int, Slice] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def find(self, wanted: npt.NDArray[np.int32], /) -> list[Postings | None]:
-        """The postings of each wanted term number, None where this segment has none."""
-        found: list[Postings | None] = []
-        size = len(self.terms)
-        places: list[int] = self.terms.searchsorted(wanted).tolist()
-        for term, at in zip(wanted.tolist(), places, strict=True):
-            if at >= size or self.terms[at] != term:
-                found.append(None)
-                continue
-            part = slice(self.starts[at], self.starts[at + 1])
-            bounds = float(self.most[at]), float(self.shortest[at])
-            found.append(Postings(self.rows[part], self.codes[part], self.values, *bounds))
+    def find(self, term: int, /) -> Slice:
+        """Where a term's postings are, and the bounds of its rows; remembered, since terms come back."""
+        found = self.memo.get(term)
+        if found is None:
+            if len(self.memo) >= _MEMO:
+                self.memo.clear()
+            at = int(self.terms.searchsorted(np.int32(term)))
+            found = _ABSENT
+            if at < len(self.terms) and self.terms[at] == term:
+                places = int(self.starts[at]), int(self.starts[at + 1])
+                found = Slice(*places, float(self.most[at]), float(self.shortest[at]))
+            self.memo[term] = found
         return found
 
 
@@ -72,56 +80,65 @@ def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -
     else:
         order = keys.argsort(kind="stable")  # stable: fields are always added up in the same order
         keys, weights = keys[order], weights[order]
-    first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.int64)
+    first = _firsts(keys)
     if weights is None:
         amounts = np.diff(np.append(first, len(keys))).astype(np.float64)
     else:
         amounts = np.add.reduceat(weights, first) if len(first) else np.zeros(0)
     keys = keys[first]
-    values, codes = _encode(amounts)
-    return _assemble((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), codes, values, lengths)
+    row = (keys & 0xFFFFFFFF).astype(np.int32)
+    frequencies, by_frequency = np.unique(amounts, return_inverse=True)
+    sizes, by_length = np.unique(lengths[row], return_inverse=True)
+    pairs, places = np.unique(by_frequency * len(sizes) + by_length, return_inverse=True)
+    codes = places.astype(_code_type(len(pairs)))
+    pair_frequencies, pair_lengths = frequencies[pairs // max(len(sizes), 1)], sizes[pairs % max(len(sizes), 1)]
+    return _assemble((keys >> 32).astype(np.int32), row, codes, pair_frequencies, pair_lengths)
 
 
-def merge(segments: Sequence[Segment], lengths: Floats, /, *, alive: npt.NDArray[np.bool_] | None = None) -> Segment:
+def merge(segments: Sequence[Segment], /, *, alive: npt.NDArray[np.bool_] | None = None) -> Segment:
     """One segment from several whose row ranges ascend, without the rows that are not alive."""
-    values = np.unique(np.concatenate([segment.values for segment in segments]))
-    terms, rows, codes = [], [], []
+    both = np.concatenate([segment.frequencies + 1j * segment.lengths for segment in segments])
+    pairs, places = np.unique(both, return_inverse=True)
+    codes = places.astype(_code_type(len(pairs)))
+    all_terms, all_rows, all_codes = [], [], []
+    start = 0
     for segment in segments:
+        end = start + len(segment.frequencies)
         term = segment.terms.repeat(np.diff(segment.starts))
-        code = values.searchsorted(segment.values).astype(_code_type(len(values)))[segment.codes]
-        row = segment.rows
+        row, code = segment.rows, codes[start:end][segment.codes]
         if alive is not None:
             keep = alive[row]
             term, code, row = term[keep], code[keep], row[keep]
-        terms.append(term)
-        rows.append(row)
-        codes.append(code)
-    term = np.concatenate(terms)
-    order = term.argsort(kind="stable")  # the rows of a term stay ascending, since the segments' ranges do
-    return _assemble(term[order], np.concatenate(rows)[order], np.concatenate(codes)[order], values, lengths)
+        all_terms.append(term)
+        all_rows.append(row)
+        all_codes.append(code)
+        start = end
+    terms = np.concatenate(all_terms)
+    order = terms.argsort(kind="stable")  # the rows of a term stay ascending, since the segments' ranges do
+    rows = np.concatenate(all_rows)[order]
+    return _assemble(terms[order], rows, np.concatenate(all_codes)[order], pairs.real.copy(), pairs.imag.copy())
 
 
-def _assemble(terms: Ints, rows: Ints, codes: Codes, values: Floats, lengths: Floats) -> Segment:
+def _assemble(terms: Ints, rows: Rows, codes: Codes, frequencies: Floats, lengths: Floats) -> Segment:
     """The segment of postings that are already sorted by term and row."""
-    if not len(terms):
-        none = np.zeros(0)
-        return Segment(terms.astype(np.int32), np.zeros(1, np.int64), rows.astype(np.int32), codes, values, none, none)
-    first = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
+    first = _firsts(terms)
+    some = len(first) > 0
     return Segment(
         terms=terms[first].astype(np.int32),
         starts=np.append(first, len(terms)).astype(np.int64),
-        rows=rows.astype(np.int32, copy=False),
+        rows=rows,
         codes=codes,
-        values=values,
-        most=values[np.maximum.reduceat(codes, first)],
-        shortest=np.minimum.reduceat(lengths[rows], first),
+        frequencies=frequencies,
+        lengths=lengths,
+        most=np.maximum.reduceat(frequencies[codes], first) if some else np.zeros(0),
+        shortest=np.minimum.reduceat(lengths[codes], first) if some else np.zeros(0),
     )
 
 
-def _code_type(count: int) -> type[np.uint8 | np.uint16 | np.uint32]:
-    return np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+def _firsts(values: Ints) -> npt.NDArray[np.intp]:
+    """Where each run of equal values begins."""
+    return np.flatnonzero(np.concatenate((np.ones(min(len(values), 1), bool), values[1:] != values[:-1])))
 
 
-def _encode(amounts: Floats) -> tuple[Floats, Codes]:
-    values = np.unique(amounts)
-    return values, values.searchsorted(amounts).astype(_code_type(len(values)))
+def _code_type(count: int) -> type[np.uint16 | np.uint32]:
+    return np.uint16 if count <= 1 << 16 else np.uint32

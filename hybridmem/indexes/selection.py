@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hybridmem.indexes.kernels import Rows
 from hybridmem.indexes.live import State
+from hybridmem.indexes.segments import Rows
 
 __all__ = ["Selection", "Selections"]
 
@@ -49,6 +49,10 @@ class Selection:
         mask = np.zeros(self.size, bool)
         mask[self.rows] = True
         return mask
+
+    def fit(self, alive: npt.NDArray[np.bool_] | None, /) -> npt.NDArray[np.bool_]:
+        """True for each of the rows that is alive."""
+        return self.mask if alive is None else self.mask & alive[: self.size]
 
     def is_few(self, postings: int, terms: int, /) -> bool:
         """Whether looking these rows up in each term's list is cheaper than walking the lists."""

@@ -137,7 +137,7 @@ def tidied(state: State, /, *, all: bool = False) -> State:
     alive = None if state.deaths is None else state.deaths.alive
     while len(segments) > 1 and len(segments[-2]) < _RATIO * len(segments[-1]):
         last = segments.pop()
-        segments.append(merge((segments.pop(), last), state.lengths, alive=alive))
+        segments.append(merge((segments.pop(), last), alive=alive))
     return state if len(segments) == len(state.segments) else replace(state, segments=tuple(segments))
 
 
@@ -152,7 +152,7 @@ def compacted(state: State, /) -> State | None:
     lengths, stamps = state.lengths[living], state.stamps[living]
     segments: tuple[Segment, ...] = ()
     if state.segments:
-        whole = merge(state.segments, state.lengths, alive=alive)
+        whole = merge(state.segments, alive=alive)
         segments = (replace(whole, rows=number[whole.rows].astype(np.int32)),)
     return replace(
         state,
