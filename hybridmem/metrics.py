@@ -17,7 +17,19 @@ from numpy.typing import NDArray
 
 from hybridmem.errors import ConfigError
 
-__all__ = ["Interval", "Judged", "bootstrap_means", "hit", "interval", "judge", "metric", "mrr", "ndcg", "recall"]
+__all__ = [
+    "Interval",
+    "Judged",
+    "bootstrap_means",
+    "hit",
+    "interval",
+    "judge",
+    "metric",
+    "mrr",
+    "ndcg",
+    "recall",
+    "sign_flip",
+]
 
 Floats = NDArray[np.float64]
 
@@ -138,3 +150,23 @@ def interval(values: NDArray[Any], *, level: float = 0.95, resamples: int = 2000
     drawn = bootstrap_means(values, resamples=resamples, seed=seed)[:, 0]
     low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return Interval(float(np.mean(values)), float(low), float(high))
+
+
+def sign_flip(differences: NDArray[Any], *, resamples: int = 9999, seed: int = 0) -> float:
+    """The chance that a mean this high comes from differences without direction: their signs are flipped at random.
+
+    Cases without a difference say nothing, so a gain that rests on very few cases is never significant:
+    four gains and no loss give about 1/2⁴.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    values = values[values != 0.0]
+    if len(values) == 0:
+        return 1.0
+    rng = np.random.default_rng(seed)
+    observed, reached = values.sum(), 0
+    step = max(1, _CHUNK // len(values))
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
+        signs = rng.integers(0, 2, (rows, len(values)), dtype=np.int8) * 2 - 1
+        reached += int((signs @ values >= observed - 1e-12).sum())
+    return (1 + reached) / (1 + resamples)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
-from hybridmem.metrics import bootstrap_means, hit, interval, judge, metric, mrr, ndcg, recall
+from hybridmem.metrics import bootstrap_means, hit, interval, judge, metric, mrr, ndcg, recall, sign_flip
 
 ids = st.sampled_from([f"d{number}" for number in range(30)])
 lists = st.lists(ids, unique=True, max_size=25)
@@ -104,3 +104,18 @@ def test_significance():
     assert not interval(np.array([0.2, -0.2] * 15)).significant
     with pytest.raises(ConfigError, match="no cases"):
         interval(np.array([]))
+
+
+def test_sign_flip():
+    assert sign_flip(np.zeros(10)) == 1.0
+    assert sign_flip(np.array([])) == 1.0
+    # four gains and no loss: only 1 of the 16 ways to set the signs reaches the sum
+    assert sign_flip(np.array([0.0, 1.0, 1.0, 1.0, 1.0])) == pytest.approx(1 / 16, abs=0.01)
+    assert sign_flip(np.array([1.0, -1.0])) == pytest.approx(3 / 4, abs=0.02)
+    assert sign_flip(np.full(40, 0.1)) == 1 / 10_000
+    assert sign_flip(np.full(40, -0.1)) == 1.0
+
+
+def test_sign_flip_in_pieces(monkeypatch):
+    monkeypatch.setattr("hybridmem.metrics._CHUNK", 30)
+    assert sign_flip(np.array([1.0, 1.0, 1.0]), resamples=999) == pytest.approx(1 / 8, abs=0.04)
