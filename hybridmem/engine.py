@@ -16,6 +16,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
 from hybridmem.fanout import Job, Outcome, Pace, run, settle
 from hybridmem.fusion import Fusion
+from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
@@ -226,7 +227,7 @@ class Engine:
         rows = zip(ids, scores, memories, strict=True)
         return [Result(key, score, memory, explain) for key, score, memory in rows if memory is not None]
 
-    def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> Hits:
+    def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
         """One arm alone, with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         known = (*self.arms, "graph")
         if arm not in known:
@@ -234,13 +235,17 @@ class Engine:
         space, ask = self.space(question.view), self._ask(question)
         if arm == "vector" and self.embedder is not None and ask.vector is None:
             ask = ask._replace(vector=self.embedder.query(ask.text))
-        if arm != "graph":
-            return space.search(arm, ask, k=question.k)
-        graph = space.graph(ask.allowed)
+        graph = space.graph(ask.allowed) if arm == "graph" else None
+        if graph is None:
+            return self.fetch(*space.search("bm25" if arm == "graph" else arm, ask, k=question.k), question.view)
         seeds = space.search("bm25", ask, k=4 * question.k)
-        if graph is None or not seeds.ids:
-            return seeds if graph is None else Hits([], [])
-        return graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
+        hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
+
+        @cache
+        def explained() -> Explanation:
+            return explain_arm(graph, question.text, seeds, hits, hops=hops, decay=decay)
+
+        return self.fetch(hits.ids, hits.scores, question.view, explained)
 
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
         """Embed everything again, with another embedder if one is given, and build every index from the store."""

@@ -229,11 +229,10 @@ class HybridMemory:
         return self._engine.explain(self._engine.answer(self._question(query, **how)))
 
     def search_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
-        """One arm alone ("bm25", "vector" or "graph"), with its raw scores."""
+        """One arm alone ("bm25", "vector" or "graph"), with its raw scores; hits of the graph tell their paths."""
         hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
         question = self._question(query, **how)
-        hits = self._engine.arm(arm, question, hops=hops, decay=decay)
-        return self._engine.fetch(hits.ids, hits.scores, question.view)
+        return self._engine.arm(arm, question, hops=hops, decay=decay)
 
     # --- upkeep
 

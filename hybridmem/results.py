@@ -28,6 +28,11 @@ class Result:
         return self.memory.text
 
     @property
+    def explanation(self) -> Explanation | None:
+        """The explanation of the query that found this."""
+        return None if self._explain is None else self._explain()
+
+    @property
     def receipt(self) -> Receipt | None:
         """Why this result is where it is: the same fusion again, with its notebook open."""
         if self._explain is None:

@@ -18,9 +18,9 @@ from hybridmem.indexes.base import Change
 from hybridmem.indexes.chains import Chains, Turn
 from hybridmem.indexes.spreading import Picture, Weights
 from hybridmem.times import epoch
-from hybridmem.types import Activation, Edge, Hits, Memory
+from hybridmem.types import Edge, Hits, Memory
 
-__all__ = ["GraphIndex", "GraphSettings", "path_line"]
+__all__ = ["GraphIndex", "GraphSettings", "ids_in"]
 
 _BULK = 4096  # edges of one batch from which on they go straight into new arrays
 
@@ -159,7 +159,7 @@ class GraphIndex:
         self._chains.put(memory.thread, turn, asks="?" in memory.text or "？" in memory.text)
 
     def _put_links(self, node: int, value: Any) -> None:
-        wanted = {self._number(key) for key in _ids_in(value, self.settings.max_fanout)} - {node}
+        wanted = {self._number(key) for key in ids_in(value, most=self.settings.max_fanout)} - {node}
         if not (wanted or self._linked):  # nothing to add and nothing that could be there to take away
             return
         known = {slot.target for slot in self._links.row(node) if slot.label == 2 * self._meta}
@@ -289,7 +289,12 @@ class GraphIndex:
         return self._picture.only(allowed).search(seeds, k=k, hops=hops, decay=decay)
 
 
-def _ids_in(value: Any, most: int) -> list[str]:
+def ids_in(value: Any, /, *, most: int = 2**31) -> list[str]:
+    """The ids in a metadata value: one id, or any list, tuple or set of them; nothing in anything else.
+
+    >>> ids_in("m1"), ids_in(["m1", 7]), ids_in(None)
+    (['m1'], ['m1', '7'], [])
+    """
     if isinstance(value, str):
         return [value] if value else []
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
@@ -297,14 +302,3 @@ def _ids_in(value: Any, most: int) -> list[str]:
     if isinstance(value, Set):  # a set has no order of its own that every process would agree on
         value = sorted(map(str, value))
     return [str(key) for key in islice(value, most)]
-
-
-def path_line(activation: Activation, /, *, seed: str = "") -> str:
-    """One readable line of a path.
-
-    >>> path_line(Activation(0.25, 1, ("m12", "entity Lisbon", "m40")), seed="bm25 #1")
-    'seed m12 (bm25 #1) → entity Lisbon → m40 (0.25)'
-    """
-    start, *rest = activation.path
-    head = f"seed {start} ({seed})" if seed else f"seed {start}"
-    return f"{' → '.join([head, *rest])} ({activation.value:.4g})"

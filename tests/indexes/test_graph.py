@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
+from hybridmem.graph_arm import arm_paths, explain_arm, path_line
 from hybridmem.indexes import adjacency, graph, spreading
 from hybridmem.indexes.base import Change
-from hybridmem.indexes.graph import GraphIndex, GraphSettings, path_line
+from hybridmem.indexes.graph import GraphIndex, GraphSettings
 from hybridmem.types import Activation, Edge, Memory
 
 IDS = [f"m{i}" for i in range(9)]

@@ -1,0 +1,315 @@
+"""GraphRetriever: what the best hits remind of, by spreading activation over links, shared entities and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.runnables import RunnableConfig
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+
+from hybridmem.association import (
+    SEEDS,
+    Call,
+    Corpus,
+    Found,
+    Linked,
+    Reach,
+    Steps,
+    adrive,
+    drive,
+    over_corpus,
+    over_store,
+    ranks,
+)
+from hybridmem.errors import ConfigError
+from hybridmem.graph_arm import path_line
+from hybridmem.indexes.graph import GraphSettings, ids_in
+from hybridmem.types import Activation, Memory
+from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
+from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
+from langchain_hybridmem._filtering import check_of
+
+__all__ = ["GraphRetriever"]
+
+Self = TypeVar("Self", bound="GraphRetriever")
+_CALL = ("k", "filter", "hops", "decay", "with_scores", "as_of", "namespace")
+
+
+class GraphRetriever(BaseRetriever):
+    """The best hits of a seed retriever, and what they remind of.
+
+    Over a HybridMemory, over documents at hand, or over a vector store whose documents list ids in their metadata.
+
+    >>> turns = ["Where did Ana go?", "To the sea.", "With Bo?"]
+    >>> documents = [Document(text, id=f"t{n}", metadata={"thread": "chat"}) for n, text in enumerate(turns)]
+    >>> [document.page_content for document in GraphRetriever(documents=documents, k=2).invoke("Ana")]
+    ['Where did Ana go?', 'To the sea.']
+
+    neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
+    `k`, `filter`, `hops`, `decay` and `with_scores` can be set here and said again in `invoke(query, …)`.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    memory: Any = None
+    """A HybridMemory to ask."""
+    documents: list[Document] | None = Field(default=None, repr=False, exclude=True)
+    """Documents at hand; `add_documents` and `delete` change them later."""
+    store: Any = None
+    """Where neighbours are fetched from: a vector store (`get_by_ids`), a key-value store (`mget`), or a function."""
+    seed: RetrieverLike | None = None
+    """Who finds the first hits; None: BM25 over the documents."""
+    k: int = 4
+    filter: Any = None
+    """`{"lang": "en"}` or a function of the document. What does not pass neither appears nor passes activation."""
+    hops: int = 2
+    decay: float = 0.5
+    with_scores: bool = False
+    """Put the activation into `metadata["score"]` and the path into `metadata["hybridmem"]`."""
+    thread_key: str = "thread"
+    """Metadata that names a document's conversation, or the file it is a chunk of: neighbours there are joined."""
+    links_key: str | list[str] = "links"
+    """Metadata that lists ids of other documents."""
+    id_key: Any = None
+    """What makes two documents the same: a metadata key or a function. None: `Document.id`, else the text."""
+    graph: Any = None
+    """`GraphSettings`: which edges count, and how much."""
+    as_of: Any = None
+    namespace: str | None = None
+
+    _corpus: Corpus[Document] | None = PrivateAttr(default=None)
+    _arm: Arm | None = PrivateAttr(default=None)
+
+    if not TYPE_CHECKING:  # type checkers read the fields above instead
+
+        def __init__(self, **settings: Any) -> None:
+            """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
+            _check(type(self), settings)
+            try:
+                super().__init__(**settings)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
+            if self.seed is not None:
+                self._arm = arms_of([self.seed])[0]
+            if self.documents is not None:
+                self._corpus = Corpus(self.graph, words=self.seed is None)
+                self._corpus.add(self._linked(self.documents))
+                self.documents = None  # the corpus has them, and goes on without this list
+
+    # --- ways in
+
+    @classmethod
+    def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
+        """Over a HybridMemory: seeds by its BM25, edges as it keeps them."""
+        return cls(memory=memory, **settings)
+
+    @classmethod
+    def from_documents(
+        cls: type[Self], documents: Sequence[Document], /, *, seed: RetrieverLike | None = None, **settings: Any
+    ) -> Self:
+        """Over documents at hand; `seed` finds the first hits (None: our BM25)."""
+        return cls(documents=list(documents), seed=seed, **settings)
+
+    @classmethod
+    def from_store(cls: type[Self], store: Any, /, *, seed: RetrieverLike | None = None, **settings: Any) -> Self:
+        """Over a vector store whose documents list ids under `links_key`; `seed` defaults to its own search."""
+        if seed is None and hasattr(store, "as_retriever"):
+            seed = store.as_retriever()
+        return cls(store=store, seed=seed, **settings)
+
+    # --- changing the documents
+
+    def add_documents(self, documents: Sequence[Document], /) -> list[str]:
+        """Add documents, or replace those of the same id; the next question sees them. Gives their ids."""
+        return self._own().add(self._linked(documents))
+
+    def delete(self, ids: Sequence[str], /) -> bool:
+        """Take documents out by their ids; False when none was there."""
+        return self._own().remove(ids) > 0
+
+    def _own(self) -> Corpus[Document]:
+        if self._corpus is None:
+            raise ConfigError("this GraphRetriever has no documents of its own: change them in its memory or store")
+        return self._corpus
+
+    # --- asking
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: Any = None,
+        hops: int | None = None,
+        decay: float | None = None,
+        with_scores: bool | None = None,
+        as_of: Any = None,
+        namespace: str | None = None,
+        **unknown: Any,
+    ) -> list[Document]:
+        said = {"k": k, "filter": filter, "hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        asked = self._asked({**unknown, **said, "with_scores": with_scores})
+        steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
+        return _documents(drive(steps), with_scores=asked["with_scores"])
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **said: Any
+    ) -> list[Document]:
+        asked = self._asked(said)
+        steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
+        return _documents(await adrive(steps), with_scores=asked["with_scores"])
+
+    def _asked(self, said: dict[str, Any]) -> dict[str, Any]:
+        for name in said:
+            if name not in _CALL:
+                raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
+        given = {name: value for name, value in said.items() if value is not None}
+        asked = {**{name: getattr(self, name) for name in _CALL}, **given}
+        for name in ("as_of", "namespace"):
+            if asked[name] is not None and self.memory is None:
+                raise ConfigError(f"{name} = {asked[name]!r}: only a memory understands {name!r}")
+        return asked
+
+    def _steps(self, query: str, asked: dict[str, Any], config: RunnableConfig) -> Steps:
+        check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
+        reach = Reach(asked["k"], asked["hops"], asked["decay"], check)
+        if self.memory is not None:
+            return self._ask_memory(query, asked)
+        if self._corpus is not None:
+            seeds = None if self._arm is None else self._ask_seed(self._arm, query, asked, config, self._values)
+            return over_corpus(self._corpus, query, reach, seeds=seeds)
+        if self._arm is None:  # checked when it was made
+            raise ConfigError("a store needs a seed retriever")
+        seeds = self._ask_seed(self._arm, query, asked, config, self._start)
+        return over_store(seeds, self._fetch, self.graph, reach)
+
+    def _ask_memory(self, query: str, asked: dict[str, Any]) -> Steps:
+        how = {name: asked[name] for name in _CALL if name != "with_scores" and asked[name] is not None}
+        results = yield Call.of(partial(self.memory.search_arm, "graph", query, **how))
+        told = results[0].explanation.activations if results and results[0].explanation is not None else {}
+        return [Found(to_document(r.memory), told.get(r.id, Activation(r.score, 0, (r.id,)))) for r in results]
+
+    def _ask_seed(
+        self, arm: Arm, query: str, asked: dict[str, Any], config: RunnableConfig, read: Callable[[Brought], Any]
+    ) -> Call:
+        wish = Wish(SEEDS * asked["k"], asked["filter"], scores=True)
+        request: Request = arm.request(wish, config)
+
+        async def later() -> Any:
+            return read(request.read(await request.acall(query), arm.name))
+
+        return Call(lambda: read(request.read(request.call(query), arm.name)), later)
+
+    def _values(self, brought: Brought) -> dict[str, float]:
+        keys = DocumentReader(self.id_key).keys(brought.documents)
+        return ranks(keys, brought.scores)
+
+    def _start(self, brought: Brought) -> tuple[list[Linked], dict[str, float]]:
+        linked = self._linked(_bare(brought))
+        return linked, ranks([one.memory.id for one in linked], brought.scores)
+
+    def _fetch(self, ids: list[str]) -> Call:
+        store = self.store
+        if hasattr(store, "get_by_ids"):
+            now, later = store.get_by_ids, getattr(store, "aget_by_ids", None)
+        elif hasattr(store, "mget"):
+            now, later = store.mget, getattr(store, "amget", None)
+        else:
+            now, later = store, None
+        plain = Call.of(lambda: self._linked([found for found in now(ids) if found is not None]))
+        if later is None:
+            return plain
+
+        async def wait() -> list[Linked]:
+            return self._linked([found for found in await later(ids) if found is not None])
+
+        return plain._replace(later=wait)
+
+    def _linked(self, documents: Sequence[Document]) -> list[Linked]:
+        """Documents with what the graph needs to know of them."""
+        keys = DocumentReader(self.id_key).keys(documents)
+        names = [self.links_key] if isinstance(self.links_key, str) else self.links_key
+        found = []
+        for key, document in zip(keys, documents, strict=True):
+            memory, said = to_memory(document), document.metadata
+            thread = said.get(self.thread_key)
+            links = [one for name in names for one in ids_in(said.get(name))]
+            node = Memory(
+                memory.text,
+                id=key,
+                title=memory.title,
+                tags=memory.tags,
+                thread=None if thread is None else str(thread),
+                entities=memory.entities,
+                created_at=memory.created_at,
+                metadata={"links": links} if links else {},
+            )
+            found.append(Linked(node, document))
+        return found
+
+
+def _bare(brought: Brought) -> list[Document]:
+    """A seed's documents without the score we asked it to put into the metadata."""
+    if not brought.marked:
+        return brought.documents
+    hidden = ("score", "hybridmem")
+    return [
+        with_metadata(document, {name: value for name, value in document.metadata.items() if name not in hidden})
+        for document in brought.documents
+    ]
+
+
+def _documents(found: Sequence[Found], *, with_scores: bool) -> list[Document]:
+    if not with_scores:
+        return [document for document, _ in found]
+    return [
+        with_metadata(
+            document,
+            {
+                **document.metadata,
+                "score": won.value,
+                "hybridmem": {
+                    "activation": won.value,
+                    "hops": won.hops,
+                    "path": list(won.path),
+                    "line": path_line(won),
+                },
+            },
+        )
+        for document, won in found
+    ]
+
+
+def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
+    known = cls.model_fields
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"GraphRetriever has no setting {name!r}: the settings are {', '.join(known)}")
+    given = [name for name in ("memory", "documents", "store") if settings.get(name) is not None]
+    if len(given) != 1:
+        told = " and ".join(given) or "none"
+        raise ConfigError(f"GraphRetriever got {told}: give exactly one of memory, documents and store")
+    if given == ["store"]:
+        store = settings["store"]
+        if settings.get("seed") is None:
+            raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=store.as_retriever())")
+        if not (hasattr(store, "get_by_ids") or hasattr(store, "mget") or callable(store)):
+            kind = type(store).__name__
+            raise ConfigError(f"store is a {kind}: it needs get_by_ids or mget, or must be a function of ids")
+    if given == ["memory"] and settings.get("seed") is not None:
+        raise ConfigError("seed does not go with a memory: its own BM25 finds the first hits")
+    graph = settings.get("graph")
+    if graph is not None and not isinstance(graph, GraphSettings):
+        raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
+    chosen = {name: settings[name] for name in ("k", "hops", "decay") if name in settings}
+    Reach(**chosen)
+    if settings.get("filter") is not None and not callable(settings["filter"]):
+        check_of(settings["filter"])
