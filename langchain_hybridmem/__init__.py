@@ -1,0 +1,61 @@
+"""hybridmem for LangChain: BM25, vector and graph retrievers, fused, scored and explained.
+
+| name | what it is |
+|---|---|
+| `BM25Retriever` | words, exact and live |
+| `VectorRetriever` | meaning, over any vector store, Chroma or a memory |
+| `GraphRetriever` | what reminds of what |
+| `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
+| `EnsembleRetriever` | the drop-in for LangChain's class of that name |
+| `memory_tools` | a search tool and a save tool for an agent |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hybridmem.errors import MissingExtraError
+
+if find_spec("langchain_core") is None:
+    raise MissingExtraError("langchain", needs="langchain-core")
+
+if TYPE_CHECKING:
+    from langchain_hybridmem.bm25 import BM25Retriever
+    from langchain_hybridmem.ensemble import EnsembleRetriever
+    from langchain_hybridmem.fusion import FusionRetriever
+    from langchain_hybridmem.graph import GraphRetriever
+    from langchain_hybridmem.tools import memory_tools
+    from langchain_hybridmem.vector import VectorRetriever
+
+__all__ = [
+    "BM25Retriever",
+    "EnsembleRetriever",
+    "FusionRetriever",
+    "GraphRetriever",
+    "VectorRetriever",
+    "memory_tools",
+]
+
+_HOMES = {
+    "BM25Retriever": "bm25",
+    "EnsembleRetriever": "ensemble",
+    "FusionRetriever": "fusion",
+    "GraphRetriever": "graph",
+    "VectorRetriever": "vector",
+    "memory_tools": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, so that `import langchain_hybridmem` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,149 @@
+"""Documents as the core sees them, and back: the only place that maps between LangChain documents and rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+from langchain_core.documents import Document
+
+from hybridmem.times import epoch, iso, moment
+from hybridmem.types import Memory
+
+__all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
+
+IdKey = str | Callable[[Document], Hashable] | None
+"""What tells two documents apart: a metadata key, a function of the document, or None for `Document.id`, then text."""
+
+_ID = attrgetter("id")
+_TEXT = attrgetter("page_content")
+_METADATA = attrgetter("metadata")
+_FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
+_SHOWN = ("score", "hybridmem", "degraded")
+"""What retrievers add to a result: not part of the memory."""
+
+
+class DocumentReader:
+    """Reads documents for a fusion: who they are, and their fields out of the metadata.
+
+    Identity is `id_key`, else `Document.id`, else the text. `source_id` falls back to `source`, the name that
+    LangChain's loaders use. A reader made by `over` knows all lists together: a document without an id takes the key
+    of one with the same text, and a field that one copy of a document lacks is read from the others.
+    """
+
+    __slots__ = ("_id_key", "_lists", "_merged", "_names")
+
+    def __init__(self, id_key: IdKey = None) -> None:
+        self._id_key = id_key
+        self._lists: list[Sequence[Document]] = []
+        self._names: dict[str, str] = {}
+        self._merged: dict[str, dict[str, Any]] | None = None
+
+    @classmethod
+    def over(cls, lists: Iterable[Sequence[Document]], /, *, id_key: IdKey = None) -> DocumentReader:
+        """A reader for these lists together."""
+        reader = cls(id_key)
+        reader._lists = list(lists)
+        own = [reader._own(documents) for documents in reader._lists]
+        if any(None in keys for keys in own):
+            for keys, documents in zip(own, reader._lists, strict=True):
+                for key, document in zip(keys, documents, strict=True):
+                    if key is not None:
+                        reader._names.setdefault(document.page_content, key)
+        return reader
+
+    def keys(self, items: Sequence[Document], /) -> list[str]:
+        """The identity of each document."""
+        keys = self._own(items)
+        if None not in keys:
+            return keys  # type: ignore[return-value]
+        name = self._names.get
+        texts = map(_TEXT, items)
+        return [name(text, text) if key is None else key for key, text in zip(keys, texts, strict=True)]
+
+    def _own(self, items: Sequence[Document]) -> list[str | None]:
+        """Each document's own id, None where it has none."""
+        id_key = self._id_key
+        if id_key is None:
+            return list(map(_ID, items))
+        if callable(id_key):
+            given: list[Any] = list(map(id_key, items))
+        else:
+            given = [metadata.get(id_key) for metadata in map(_METADATA, items)]
+        return [item.id if key is None else str(key) for item, key in zip(items, given, strict=True)]
+
+    def column(self, items: Sequence[Document], name: str, /) -> list[Any]:
+        """One field of each document, None where it has none."""
+        if name == "text":
+            return list(map(_TEXT, items))
+        values = [metadata.get(name) for metadata in map(_METADATA, items)]
+        if None not in values:
+            return values
+        known = [self._all()[key] for key in self.keys(items)] if self._lists else list(map(_METADATA, items))
+        also = "source" if name == "source_id" else name
+        return [
+            metadata.get(name, metadata.get(also)) if value is None else value
+            for value, metadata in zip(values, known, strict=True)
+        ]
+
+    def metadata(self, keys: Iterable[str], /) -> dict[str, dict[str, Any]]:
+        """For each of these keys a fresh copy of what all its documents say; of a name twice said, the first wins."""
+        if self._merged is not None:
+            return {key: dict(self._merged[key]) for key in keys}
+        return self._gathered({key: {} for key in keys})
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        if self._merged is None:
+            self._merged = self._gathered({key: {} for documents in self._lists for key in self.keys(documents)})
+        return self._merged
+
+    def _gathered(self, merged: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for documents in self._lists:
+            for key, document in zip(self.keys(documents), documents, strict=True):
+                known = merged.get(key)
+                if known is not None:
+                    merged[key] = {**document.metadata, **known}
+        return merged
+
+
+def with_metadata(document: Document, metadata: dict[str, Any], /) -> Document:
+    """A copy with this metadata; the original stays as it was."""
+    return document.model_copy(update={"metadata": metadata})
+
+
+def to_document(memory: Memory, /, **more: Any) -> Document:
+    """A memory as a document: its fields that say something are metadata, times as ISO-8601 text in UTC.
+
+    >>> to_document(Memory("Ana moved to Lisbon", id="m1", tags=("home",))).metadata
+    {'tags': ['home']}
+    """
+    metadata: dict[str, Any] = dict(memory.metadata)
+    for name, default in _FIELDS.items():
+        value = getattr(memory, name)
+        if value != default:
+            metadata[name] = _plain(value)
+    metadata.update(more)
+    return Document(page_content=memory.text, id=memory.id or None, metadata=metadata)
+
+
+def to_memory(document: Document, /) -> Memory:
+    """A document as a memory: metadata named like a memory's field becomes that field, the rest stays metadata."""
+    given = {name: value for name, value in document.metadata.items() if name in _FIELDS and value is not None}
+    rest = {name: value for name, value in document.metadata.items() if name not in given and name not in _SHOWN}
+    for name in ("tags", "entities"):
+        if name in given:
+            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    for name in ("created_at", "updated_at", "last_accessed"):
+        if name in given:
+            given[name] = moment(given[name])
+    return Memory(document.page_content, id=document.id or "", metadata=rest, **given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        seconds = epoch(value)
+        return None if seconds is None else iso(seconds)
+    return list(value) if isinstance(value, tuple) else value
