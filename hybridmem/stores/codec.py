@@ -52,6 +52,8 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _DEPTH = 100
+_NUMBERS = (int, float, np.floating)
+_OPTIONAL = (str, type(None))
 
 
 # --- checking what comes in
@@ -65,7 +67,7 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
         if not isinstance(getattr(memory, name), str):
             raise ConfigError(f"Memory.{name} must be a str, not {getattr(memory, name)!r}")
     for name in _OPTIONAL_TEXTS:
-        if not isinstance(getattr(memory, name), str | None):
+        if not isinstance(getattr(memory, name), _OPTIONAL):
             raise ConfigError(f"Memory.{name} must be a str or None, not {getattr(memory, name)!r}")
     if clean(memory.id) != memory.id:
         raise ConfigError(f"a memory's id must be encodable text, not {memory.id!r}")
@@ -84,7 +86,7 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
 def _check_numbers(memory: Memory) -> None:
     for name in ("strength", "confidence"):
         value = getattr(memory, name)
-        if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 <= value <= 1:
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not 0 <= value <= 1:
             raise ConfigError(f"Memory.{name} must be a number from 0 to 1, not {value!r}")
     count = memory.access_count
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
@@ -101,7 +103,7 @@ def check_edge(edge: Edge, /) -> Edge:
         if not isinstance(value, str) or not value:
             raise ConfigError(f"Edge.{name} must be a non-empty str, not {value!r}")
     weight = edge.weight
-    if isinstance(weight, bool) or not isinstance(weight, int | float | np.floating) or not 0 <= weight < math.inf:
+    if isinstance(weight, bool) or not isinstance(weight, _NUMBERS) or not 0 <= weight < math.inf:
         raise ConfigError(f"Edge.weight must be a number >= 0, not {weight!r}")
     return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(weight))
 
@@ -144,7 +146,15 @@ def _strings(values: Sequence[str], field: str) -> str | None:
         return None
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"Memory.{field} must be a sequence of str, not {values!r}")
-    return json.dumps([clean(value) for value in values], ensure_ascii=False)
+    return _word_list(tuple(values))
+
+
+@lru_cache(maxsize=2048)  # the same few tags come in again and again
+def _word_list(values: tuple[str, ...]) -> str:
+    return _encode(list(map(clean, values)))
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def dump(metadata: Mapping[str, Any], /) -> str:
@@ -155,7 +165,12 @@ def dump(metadata: Mapping[str, Any], /) -> str:
     """
     if not isinstance(metadata, Mapping):
         raise ConfigError(f"Memory.metadata must be a mapping, not {metadata!r}")
-    return json.dumps(_plain(metadata, "metadata", 0), ensure_ascii=False)
+    try:
+        text = _encode(metadata)
+    except (TypeError, ValueError, RecursionError):  # not plain JSON yet
+        return _encode(_plain(metadata, "metadata", 0))
+    plain = text.isascii() and "\\u0000" not in text and text.count("{") + text.count("[") <= _DEPTH
+    return text if plain else _encode(_plain(metadata, "metadata", 0))
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - one line per kind of value
@@ -186,9 +201,11 @@ def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - 
 
 
 def _key(key: Any, where: str) -> str:
-    if not isinstance(key, str | int | float):
+    if isinstance(key, str):
+        return clean(key)
+    if not isinstance(key, int | float):
         raise ConfigError(f"{where} has the key {key!r}: keys must be str")
-    return clean(str(key))
+    return _encode(key)
 
 
 def words(text: str, /) -> int:

@@ -330,7 +330,7 @@ class SQLiteStore:
         """Close the file; using the store afterwards is a StoreClosedError."""
         self._pool.close()
 
-    def __enter__(self) -> SQLiteStore:  # noqa: PYI034 - typing.Self needs Python 3.11
+    def __enter__(self) -> SQLiteStore:
         return self
 
     def __exit__(
