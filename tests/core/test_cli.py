@@ -1,0 +1,203 @@
+"""The command line as a user types it: real processes where signals and pipes matter, calls elsewhere."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hybridmem import HybridMemory
+from hybridmem.cli import build_parser, main
+from hybridmem.commands import COMMANDS
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYBRIDMEM", raising=False)
+
+    def call(*words, code=0):
+        plain = [str(word) for word in words]
+        quick = ["--embedder", "none"] if plain[0] not in {"copy", "--help"} and "--embedder" not in plain else []
+        assert main([plain[0], *quick, *plain[1:]]) == code
+        return capsys.readouterr()
+
+    return call
+
+
+def test_add_search_and_why_not(run):
+    key = run(
+        "add", "Ana has moved to Lisbon.", "--subject", "ana", "--tag", "home", "--metadata", '{"a": 1}'
+    ).out.strip()
+    run("add", "The cat sleeps.", "--id", "cat")
+    shown = run("search", "Where in Lisbon is Ana?", "-k", 3).out
+    assert key in shown.splitlines()[0]
+    assert "bm25 #1" in shown
+    row = json.loads(run("search", "Lisbon", "--json").out.splitlines()[0])
+    assert (row["id"], row["receipt"]["rank"]) == (key, 1)
+    assert run("search", "Lisbon", "--why-not", "cat").out.startswith("cat: found by no arm")
+    assert "cat" in run("search", "cat", "--arm", "bm25").out
+    assert run("search", "Lisbon", "--filter", '{"subject": "ben"}', code=3).out == ""
+    assert run("search", "zebra", code=3).out == ""
+
+
+def test_import_export_and_back(run, tmp_path):
+    lines = [{"id": f"m{i}", "text": f"memory number {i}", "timestamp": "2024-05-01", "title": None} for i in range(30)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")
+    assert run("import", "in.jsonl").out.strip() == "30"
+    run("export", "-o", "all.jsonl")
+    assert run("export").out.splitlines() == (tmp_path / "all.jsonl").read_text("utf-8").splitlines()
+    run("import", "all.jsonl", "-m", "copy.db")
+    with HybridMemory("copy.db", embedder=None) as copy:
+        assert len(copy) == 30
+        assert copy.get("m3").created_at.year == 2024
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    assert run("import", "empty.jsonl").out.strip() == "0"
+
+
+def test_a_folder_of_notes_is_imported(run, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "cat.md").write_text("---\ntags: [pet]\n---\nThe cat sleeps.\n", encoding="utf-8")
+    assert run("import", "notes", "-m", "m.db").out.strip() == "1"
+    assert "The cat sleeps." in run("search", "cat", "-m", "m.db").out
+
+
+def test_standard_input(run, monkeypatch, tmp_path):
+    for command, given, out in (
+        (["import", "-"], '{"text": "the cat"}\n', "1"),
+        (["add", "-", "--id", "x"], "the dog", "x"),
+        (["health", "-"], 'cat\n{"query": "dog"}\n', None),
+    ):
+        import io
+
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        shown = run(*command).out.strip()
+        assert shown == out if out else "bm25" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "x", "-m", "nowhere.db"], "there is no memory at 'nowhere.db'"),
+        (["search", "x", "--filter", "{"], "is not JSON"),
+        (["search", "x", "-k", "0"], "k = 0"),
+        (["search", "x", "--recipe", "nonsense"], "'nonsense' is neither a file nor a name"),
+        (["import", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
+        (["import", "list.jsonl"], "line 1 is a list"),
+        (["import", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["eval", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_errors_are_one_clear_line(run, tmp_path, words, message):
+    run("add", "the cat")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n', encoding="utf-8")
+    (tmp_path / "list.jsonl").write_text("[]\n", encoding="utf-8")
+    told = run(*words, code=1).err
+    assert message in told
+    assert told.count("\n") == 1
+    assert "Traceback" not in told
+
+
+def test_upkeep(run, tmp_path):
+    run("add", "the cat", "--id", "cat")
+    assert run("check").out.strip() == "all is well: 1 memories"
+    run("backup", "copy.db")
+    assert "cat" in run("search", "cat", "-m", "copy.db").out
+    assert "with the arms bm25" in run("reindex").out
+    assert "with the arms bm25, vector" in run("reindex", "--embedder", "local").out
+    assert run("search", "cat", "--embedder", "local").out
+    run("copy", "memory.db", "other.db")
+    assert "cat" in run("search", "cat", "-m", "other.db").out
+
+
+def test_eval_health_and_tune(run, tmp_path):
+    rows = [
+        {"id": f"m{i}", "text": f"the {word} is number {i}"} for i, word in enumerate(["cat", "dog", "owl", "cow", "hen"] * 4)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run("import", "in.jsonl")
+    cases = [
+        {"query": f"which {row['text'].split()[1]} is {row['text'].split()[-1]}", "relevant": [row["id"]]}
+        for row in rows
+    ]
+    (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    shown = run("eval", "cases.jsonl", "--json", "r.json", "--markdown", "r.md", "--plot", "r.png").out
+    assert "recall@10" in shown
+    assert json.loads((tmp_path / "r.json").read_text("utf-8"))
+    assert "| " in (tmp_path / "r.md").read_text("utf-8")
+    assert (tmp_path / "r.png").stat().st_size > 1000
+    assert "bm25" in json.loads(run("health", "cases.jsonl", "--json").out)["arms"]
+    assert run("tune", "cases.jsonl", code=3).out  # everything is found already: nothing to gain, so it refuses
+    assert not (tmp_path / "recipe.json").exists()
+
+
+def test_every_command_has_help_and_an_example(capsys):
+    text = build_parser().format_help()
+    for command in COMMANDS:
+        assert command.name in text
+        with pytest.raises(SystemExit) as stopped:
+            main([command.name, "--help"])
+        assert stopped.value.code == 0
+        shown = capsys.readouterr().out
+        assert command.example.split("\n")[0] in shown
+    with pytest.raises(SystemExit) as stopped:
+        main(["nonsense"])
+    assert stopped.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("hybridmem 0.")
+
+
+def start(folder, *words, **more):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hybridmem.cli", words[0], "--embedder", "none", *words[1:]],
+        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
+    )  # fmt: skip
+
+
+def test_a_pipe_that_closes_early_is_no_error(tmp_path):
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        memory.add_many([f"the cat {i} " + "purrs " * 200 for i in range(300)])
+    process = start(tmp_path, "export")
+    assert process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert "Error" not in errors
+
+
+def test_an_interrupted_import_keeps_what_it_reported(tmp_path):
+    path = tmp_path / "many.jsonl"
+    with path.open("w", encoding="utf-8") as handle:
+        for i in range(100_000):
+            handle.write(f'{{"id": "m{i}", "text": "memory number {i} of a long import"}}\n')
+    process = start(tmp_path, "import", "many.jsonl")
+    reported = 0
+    deadline = time.monotonic() + 60
+    while reported < 1000 and time.monotonic() < deadline:
+        line = process.stderr.readline()
+        reported = int(line.split()[-1]) if line.startswith("imported") else reported
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, 0)
+    if process.returncode == 130:
+        assert "interrupted; what was reported as done is kept" in errors
+    told = [int(line.split()[-1]) for line in errors.splitlines() if line.startswith("imported")]
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        assert len(memory) >= max([reported, *told])
+        assert len(memory) % 1000 == 0
+        assert memory.check() == []
+
+
+def test_the_inspector_serves_until_interrupted(tmp_path):
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        memory.add("the cat")
+    process = start(tmp_path, "inspect", env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
