@@ -108,10 +108,10 @@ def _start_one(job: Job, gate: threading.Semaphore | None) -> Callable[[], Outco
 
     def work() -> None:
         if gate is None:
-            box.put(context.run(_timed, job))
+            box.put(context.run(_caught, job))
         else:
             with gate:
-                box.put(context.run(_timed, job))
+                box.put(context.run(_caught, job))
 
     threading.Thread(target=work, name=f"hybridmem-{job.name}", daemon=True).start()
 
@@ -123,6 +123,14 @@ def _start_one(job: Job, gate: threading.Semaphore | None) -> Callable[[], Outco
             return _too_late(job)
 
     return wait
+
+
+def _caught(job: Job) -> Outcome:
+    """Also an exit is carried over to the caller: in a thread it would only leave the caller waiting for ever."""
+    try:
+        return _timed(job)
+    except BaseException as error:  # noqa: BLE001
+        return Outcome(job.name, error=error)
 
 
 def _too_late(job: Job) -> Outcome:
@@ -177,7 +185,7 @@ async def in_thread(call: Callable[[], Any], /) -> Any:
         value, error = None, None
         try:
             value = context.run(call)
-        except Exception as caught:  # noqa: BLE001  handed over to whoever awaits
+        except BaseException as caught:  # noqa: BLE001  handed over to whoever awaits
             error = caught
             if isinstance(caught, StopIteration):  # a future refuses to carry it
                 error = RuntimeError(f"StopIteration: {caught}")
@@ -197,6 +205,9 @@ def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap:
     the original itself, as the drop-ins' originals do.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        if isinstance(outcome.error, BaseException) and not isinstance(outcome.error, Exception):
+            raise outcome.error  # an exit or an interrupt is no failure of an arm
     if failed and on_error == "raise":
         first = failed[0]
         error: BaseException = first.error or RuntimeError(first.name)

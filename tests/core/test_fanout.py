@@ -201,3 +201,22 @@ def test_bad_policies_are_refused(on_error, timeout):
 def test_good_policies_pass():
     assert check_policy("raise", None) is None
     assert check_policy("skip", 2.0) is None
+
+
+def leave():
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_exit_in_a_thread_reaches_the_caller_instead_of_hanging_it(on_error):
+    outcomes = run([Job("a", leave, timeout=30.0), Job("b", leave, timeout=30.0)])
+    with pytest.raises(SystemExit):
+        settle(outcomes, on_error=on_error)
+
+
+def test_an_exit_of_a_plain_arm_on_the_loop_reaches_the_caller():
+    async def ask():
+        return await in_thread(leave)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(ask())
