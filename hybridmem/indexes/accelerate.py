@@ -23,11 +23,13 @@ _PLAIN = Kernels()
 def _compiled() -> Kernels:
     from hybridmem.indexes.compiled import NumbaKernels
 
-    return NumbaKernels()
+    kernels = NumbaKernels()
+    kernels.warm()
+    return kernels
 
 
 class Accelerator:
-    """Hands out the loops to use. On `auto`, numba is imported in the background and used from then on."""
+    """Hands out the loops to use. On `auto`, numba is loaded in the background and used from then on."""
 
     def __init__(self, accelerate: Literal["auto"] | bool) -> None:
         if accelerate not in ("auto", True, False):

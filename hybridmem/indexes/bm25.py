@@ -135,13 +135,17 @@ class BM25Index:
             with self._swap:
                 where = self._rows_by_id()
             lost = {name: where[name] for name in {**dict.fromkeys(gone), **puts} if name in where}
-            new = appended(
-                state.without(lost.values()),
-                list(puts.values()),
-                vocabulary=self._vocabulary,
-                analyzer=self.analyzer,
-                weights=self.weights,
-            )
+            try:
+                new = appended(
+                    state.without(lost.values()),
+                    list(puts.values()),
+                    vocabulary=self._vocabulary,
+                    analyzer=self.analyzer,
+                    weights=self.weights,
+                )
+            except BaseException:  # readers never saw any of it; the next writer must not either
+                self._state = replace(state, tail=state.tail.cut(state.size))
+                raise
             if watermark is not None:
                 new = replace(new, watermark=watermark)
             with self._swap:

@@ -15,7 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from hybridmem.indexes.kernels import SLACK, Flags, Kernels, Plan
+from hybridmem.indexes.kernels import SLACK, Flags, Kernels, Part, Plan
 from hybridmem.indexes.segments import Floats, Rows
 
 __all__ = ["NumbaKernels"]
@@ -234,6 +234,14 @@ _ANY = np.ones(1, np.bool_)
 
 class NumbaKernels(Kernels):
     """Compiled on first use; the compiled code is kept on disk."""
+
+    def warm(self) -> None:
+        """Compile now."""
+        places = np.array([0]), np.array([1]), np.ones(1)
+        part = Part(np.zeros(1, np.int32), np.zeros(1, np.uint16), np.ones(1), *places)
+        plan = Plan(["warm"], np.ones(1), [part])
+        self.best(plan, k=1, size=1, fit=None)
+        self.look_up(plan, part.rows)
 
     def best(self, plan: Plan, /, *, k: int, size: int, fit: Flags | None) -> tuple[Rows, Floats]:
         """The k best rows and all that tie with them: part by part, with the floor that the parts before reached."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hybridmem.indexes.segments import Floats, Segment, build
+from hybridmem.indexes.segments import Floats, Rows, Segment, build
 
 __all__ = ["Deaths", "State", "Tail", "Vocabulary", "grown", "units"]
 
@@ -44,6 +44,15 @@ class Tail:
                 found[1].append(frequency)  # before the row: a reader that sees the row finds its frequency
                 found[0].append(row)
 
+    def cut(self, size: int, /) -> Tail:
+        """A tail of only the rows below `size`: what was there before a write that failed half-way."""
+        tail = Tail(self.start)
+        for term, (rows, frequencies) in self.postings.items():
+            count = bisect_left(rows, size)
+            if count:
+                tail.postings[term] = rows[:count], frequencies[:count]
+        return tail
+
     def find(self, wanted: Sequence[int], size: int, /) -> tuple[list[list[int]], list[list[float]]]:
         """Of each wanted term: its rows below `size`, and their frequencies."""
         rows: list[list[int]] = []
@@ -73,18 +82,37 @@ _NOTHING: tuple[list[int], list[float]] = ([], [])
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """Which rows are still alive, and (found out on demand) how many postings of a term are."""
+    """Which rows are still alive, and (found out on demand) how many of a term's rows are.
+
+    Counts are kept from one state to the next: they hold for the time before the rows `since` died.
+    """
 
     alive: npt.NDArray[np.bool_]
+    since: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def after(self, gone: list[int], size: int, /) -> Deaths:
+        """With these rows dead too, and room for `size` rows."""
+        alive = np.ones(size, bool)
+        alive[: len(self.alive)] = self.alive
+        alive[gone] = False
+        since = np.sort(np.append(self.since, np.array(gone, np.int32)))
+        return Deaths(alive, since, self.counts) if len(since) <= _RECENT else Deaths(alive)
 
     def count(self, segment: Segment, term: int, low: int, high: int, /) -> int:
         """How many of a term's rows in a segment are alive."""
-        known = self.counts.get((segment.key, term))
-        if known is None:
-            known = int(np.count_nonzero(self.alive[segment.rows[low:high]]))
-            self.counts[segment.key, term] = known
-        return known
+        rows = segment.rows[low:high]
+        places = rows.searchsorted(self.since)
+        places[places == len(rows)] = 0
+        lost = int(np.count_nonzero(rows[places] == self.since))
+        before = self.counts.get((segment.key, term))
+        if before is None:
+            before = int(np.count_nonzero(self.alive[rows])) + lost
+            self.counts[segment.key, term] = before
+        return before - lost
+
+
+_RECENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +147,9 @@ class State:
         gone = list(rows)
         if not gone:
             return self
-        size = len(self.lengths)
-        alive = np.ones(size, bool)
-        if self.deaths is not None:
-            old = self.deaths.alive[:size]
-            alive[: len(old)] = old
-        alive[gone] = False
+        deaths = (self.deaths or Deaths(np.zeros(0, bool))).after(gone, len(self.lengths))
         total = self.total - units(self.lengths[gone])
-        return replace(self, deaths=Deaths(alive), count=self.count - len(gone), total=total)
+        return replace(self, deaths=deaths, count=self.count - len(gone), total=total)
 
 
 def units(lengths: Floats, /) -> int:

@@ -33,6 +33,7 @@ class Slice(NamedTuple):
 
 _ABSENT = Slice(0, 0, 0.0, 0.0)
 _MEMO = 1 << 16
+_FEW = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,34 @@ def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -
         amounts = np.add.reduceat(weights, first) if len(first) else np.zeros(0)
     keys = keys[first]
     row = (keys & 0xFFFFFFFF).astype(np.int32)
-    frequencies, by_frequency = np.unique(amounts, return_inverse=True)
-    sizes, by_length = np.unique(lengths[row], return_inverse=True)
-    pairs, places = np.unique(by_frequency * len(sizes) + by_length, return_inverse=True)
-    codes = places.astype(_code_type(len(pairs)))
+    frequencies, by_frequency = _distinct(amounts)
+    sizes, by_row = _distinct(lengths[row.min() : row.max() + 1] if len(row) else lengths[:0])
+    both = by_frequency * max(len(sizes), 1) + (by_row[row - row.min()] if len(row) else row)
+    pairs, codes = _numbered(both, len(frequencies) * len(sizes))
     pair_frequencies, pair_lengths = frequencies[pairs // max(len(sizes), 1)], sizes[pairs % max(len(sizes), 1)]
     return _assemble((keys >> 32).astype(np.int32), row, codes, pair_frequencies, pair_lengths)
+
+
+def _distinct(values: Floats) -> tuple[Floats, Ints]:
+    """The distinct values, ascending, and the place of each among them. Halves are counted, which beats sorting."""
+    halves = (values * 2).astype(np.int64)
+    if not len(values) or halves.max() > _FEW or not np.array_equal(halves, values * 2):
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.astype(np.int64)
+    numbers, codes = _numbered(halves, int(halves.max()) + 1)
+    return numbers / 2, codes.astype(np.int64)
+
+
+def _numbered(values: Ints, limit: int) -> tuple[Ints, Codes]:
+    """The distinct values below the limit, ascending, and for each value its place among them."""
+    if limit > _FEW:
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.astype(_code_type(len(found)))
+    here = np.zeros(limit, bool)
+    here[values] = True
+    found = np.flatnonzero(here)
+    places = here.cumsum() - 1
+    return found, places[values].astype(_code_type(len(found)))
 
 
 def merge(segments: Sequence[Segment], /, *, alive: npt.NDArray[np.bool_] | None = None) -> Segment:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybridmem.indexes.lexical import AnyAnalyzer, Document, readers, weigh
-from hybridmem.indexes.live import Deaths, State, Tail, Vocabulary, grown, units
+from hybridmem.indexes.live import State, Tail, Vocabulary, grown, units
 from hybridmem.indexes.segments import Floats, Ints, Segment, build, merge
 
 __all__ = ["appended", "compacted", "tidied"]
@@ -81,6 +81,8 @@ def _append_many(
 
 def _tokens(texts: Sequence[str], vocabulary: Vocabulary, analyzer: AnyAnalyzer) -> tuple[Ints, Ints]:
     """All tokens of a column of texts as two arrays: the term's number, and which text it is in."""
+    if not any(texts):
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
     all_terms, _ = readers(analyzer)
     number = vocabulary.__getitem__
     parts, counts = [], []
@@ -112,9 +114,7 @@ def _with_rows(state: State, documents: Sequence[Document], lengths: Floats) -> 
     stamps[start:size] = [document.stamp for document in documents]
     deaths = state.deaths
     if deaths is not None and len(deaths.alive) < len(all_lengths):
-        alive = np.ones(len(all_lengths), bool)
-        alive[: len(deaths.alive)] = deaths.alive
-        deaths = Deaths(alive, deaths.counts)
+        deaths = deaths.after([], len(all_lengths))
     del state.ids[start:]  # what a write that failed half-way may have left
     state.ids.extend(document.id for document in documents)
     return replace(
