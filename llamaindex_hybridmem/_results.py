@@ -63,6 +63,10 @@ class FusedNode(NodeWithScore):
             return None
         return next((receipt for receipt in explained.receipts if receipt.key == self.node.id_), None)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault(_WHY, state["__dict__"].get(_WHY))
+
 
 def fused_node(node: BaseNode, score: float, why: Why, /) -> FusedNode:
     """A result over this node; what came in is never changed."""

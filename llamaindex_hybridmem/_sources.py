@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -108,13 +108,25 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArmsSource:
-    """Asks arms at the same time and fuses what they bring. An arm without weight is not asked."""
+    """Asks arms at the same time and fuses what they bring; idle arms, of weight 0, are not asked."""
 
     arms: tuple[Arm, ...]
+    idle: tuple[ArmList, ...]
     recipe: Fusion
     on_error: OnError
     timeout: float | None
     clock: Callable[[], float]
+
+    @classmethod
+    def over(
+        cls, arms: Sequence[Arm], recipe: Fusion, on_error: OnError, timeout: float | None, clock: Callable[[], float]
+    ) -> ArmsSource:
+        """These arms by this recipe, which must have a weight for each."""
+        weights = recipe.weights_for([arm.name for arm in arms])
+        asked = {arm.name: weight for arm, weight in zip(arms, weights, strict=True) if weight > 0}
+        idle = tuple(ArmList(arm.name, [], skipped="weight 0") for arm in arms if arm.name not in asked)
+        heard = tuple(arm for arm in arms if arm.name in asked)
+        return cls(heard, idle, replace(recipe, weights=asked), on_error, timeout, clock)
 
     def answer(self, asked: Asked, /) -> Answer:
         """Ask in threads; ask deeper while fewer than k are left although the arms have more."""
@@ -130,13 +142,10 @@ class ArmsSource:
             answer, plan = self._read(plan, await arun(plan.jobs(self.timeout, on_loop=True)))
         return answer
 
-    def _weights(self) -> list[tuple[Arm, float]]:
-        return list(zip(self.arms, self.recipe.weights_for([arm.name for arm in self.arms]), strict=True))
-
     def _plan(self, asked: Asked, depth: int) -> Plan:
         settings = asked.settings
         wish = Wish(depth, settings.filter, settings.filters, settings.more)
-        return Plan(asked, depth, [(arm, arm.request(wish)) for arm, weight in self._weights() if weight > 0])
+        return Plan(asked, depth, [(arm, arm.request(wish)) for arm in self.arms])
 
     def _read(self, plan: Plan, outcomes: Sequence[Outcome]) -> tuple[Answer, Plan | None]:
         """The fused answer, and a deeper plan when it is worth asking again."""
@@ -153,9 +162,8 @@ class ArmsSource:
             if request.check is not None:
                 nodes = [found for found in nodes if request.check(found.node)]
             lists.append(to_arm_list(arm.name, nodes))
-        idle = [ArmList(arm.name, [], skipped="weight 0") for arm, weight in self._weights() if weight == 0]
         k = plan.asked.settings.k
-        answer = Found(self.recipe, plan.asked.bundle.query_str, lists, idle, self.clock(), k).answer()
+        answer = Found(self.recipe, plan.asked.bundle.query_str, lists, self.idle, self.clock(), k).answer()
         short = more and k is not None and len(answer.nodes) < k
         return answer, self._plan(plan.asked, 4 * plan.depth) if short else None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -78,9 +77,8 @@ class FusionRetriever(BaseRetriever):
         check_policy(on_error, timeout)
         arms = arms_of(retrievers)
         shape = shaped(recipe, mode=mode, weights=retriever_weights, c=c, gate=gate, dedup=dedup, half_life=half_life)
-        names = [arm.name for arm in arms]
-        weights = dict(zip(names, shape.weights_for(names), strict=True))
-        source = ArmsSource(arms, replace(shape, weights=weights), on_error, timeout, clock)
+        self._retrievers = {arm.name: arm.retriever for arm in arms}
+        source = ArmsSource.over(arms, shape, on_error, timeout, clock)
         base = {"callback_manager": callback_manager, "objects": objects, "object_map": object_map, "verbose": verbose}
         self._open(source, source.recipe, Settings().changed(similarity_top_k=similarity_top_k, filters=filters), base)
 
@@ -100,6 +98,7 @@ class FusionRetriever(BaseRetriever):
             recipe = shaped(shape.pop("recipe", memory.recipe), weights=weights, **shape)
         called = Settings().changed(**{name: settings[name] for name in _CALLED if name in settings})
         made = cls.__new__(cls)
+        made._retrievers = {}  # noqa: SLF001
         base = {name: settings[name] for name in _BASE if name in settings}
         made._open(  # noqa: SLF001
             MemorySource(memory, recipe), recipe or memory.recipe, called, base
@@ -122,8 +121,7 @@ class FusionRetriever(BaseRetriever):
     @property
     def retrievers(self) -> dict[str, BaseRetriever]:
         """The arms by name; empty over a memory, which has its own."""
-        source = self._source
-        return {arm.name: arm.retriever for arm in source.arms} if isinstance(source, ArmsSource) else {}
+        return dict(self._retrievers)
 
     @property
     def similarity_top_k(self) -> int | None:
