@@ -24,10 +24,10 @@ from hybridmem.indexes.accelerate import Accelerator
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.kernels import Curve
 from hybridmem.indexes.lexical import AnyAnalyzer, Document, Source, as_document
-from hybridmem.indexes.live import State, Vocabulary
+from hybridmem.indexes.live import State
 from hybridmem.indexes.ranking import Lists, find, idf, order, plan
 from hybridmem.indexes.selection import Selection, Selections
-from hybridmem.indexes.writing import appended, compacted, tidied
+from hybridmem.indexes.writing import appended, compacted, detached, tidied
 from hybridmem.text import Analyzer
 from hybridmem.types import Hits
 
@@ -69,12 +69,12 @@ class BM25Index:
         self._swap = threading.Lock()
         """Held for a moment, while the state and the ids' rows change together."""
         self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), 0.0)
-        self._adopt(State.empty(), Vocabulary())
+        self._adopt(State.empty())
 
-    def _adopt(self, state: State, vocabulary: Vocabulary) -> None:
+    def _adopt(self, state: State) -> None:
         self._state = state
-        self._vocabulary = vocabulary
         self._where: dict[str, int] | None = None
+        self._borrowed = False
         self._selections = Selections()
 
     # --- writing
@@ -119,18 +119,20 @@ class BM25Index:
             if change.memory is None:
                 puts.pop(change.id, None)
                 gone[change.id] = None
-            elif change.text_changed or change.id not in self:
+            elif change.text_changed or change.id in gone or change.id not in self:
                 puts[change.id] = as_document(change.memory)._replace(id=change.id)
         self._write(puts, gone, watermark=watermark)
 
     def clear(self) -> None:
         """Forget everything, the watermark too."""
         with self._writer, self._swap:
-            self._adopt(State.empty(epoch=self._state.epoch + 1), Vocabulary())
+            self._adopt(State.empty(epoch=self._state.epoch + 1))
 
     def _write(self, puts: dict[str, Document], gone: Iterable[str], *, watermark: int | None = None) -> int:
         """The one way in: make the next state aside, then swap it in together with the ids' rows."""
         with self._writer:
+            if self._borrowed:
+                self._adopt(detached(self._state))
             state = self._state
             with self._swap:
                 where = self._rows_by_id()
@@ -139,7 +141,6 @@ class BM25Index:
                 new = appended(
                     state.without(lost.values()),
                     list(puts.values()),
-                    vocabulary=self._vocabulary,
                     analyzer=self.analyzer,
                     weights=self.weights,
                 )
@@ -207,7 +208,7 @@ class BM25Index:
             return Hits([], [])
         state, selection = (self._state, None) if allowed is None else self._select(allowed)
         curve = self._curve(state)
-        planned = plan(state, self._vocabulary, terms, curve)
+        planned = plan(state, terms, curve)
         if planned is None:
             return Hits([], [])
         kernels = self._accelerator.kernels(state)
@@ -227,7 +228,7 @@ class BM25Index:
         known = np.array(sorted({row for row in rows if row >= 0}), np.int32)
         curve = self._curve(state)
         terms = lexical.query_terms(query, analyzer=self.analyzer)
-        planned = plan(state, self._vocabulary, terms, curve)
+        planned = plan(state, terms, curve)
         if planned is None:
             return [0.0] * len(ids)
         sums = self._accelerator.kernels(state).look_up(planned, known)
@@ -258,14 +259,15 @@ class BM25Index:
         return idf(state.count, sum(part.living[0] for part in self._find(state, term)))
 
     def _find(self, state: State, term: str) -> list[Lists]:
-        number = self._vocabulary.get(term)
+        number = state.vocabulary.get(term)
         return [] if number is None else find(state, [number], self._curve(state))
 
     def with_curve(self, *, k1: float, b: float) -> BM25Index:
-        """The same documents read with other constants: a still view that shares the postings, for trying them out."""
+        """The same documents read with other constants: it shares the postings, until one of the two is written to."""
         other = BM25Index(self.analyzer, k1=k1, b=b, weights=self.weights)
-        with self._swap:
-            other._adopt(self._state, self._vocabulary)
+        other._accelerator = self._accelerator
+        other._adopt(self._state)
+        other._borrowed = True
         return other
 
     def _curve(self, state: State) -> Curve:
@@ -313,14 +315,14 @@ class BM25Index:
             state = tidied(self._state, all=True)
             with self._swap:
                 self._state = state
-            return packing.pack(state, self._vocabulary, settings=self._settings())
+            return packing.pack(state, settings=self._settings())
 
     @classmethod
     def from_bytes(
         cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: Literal["auto"] | bool = "auto"
     ) -> BM25Index:
         """What `to_bytes` wrote. Damage is a CorruptStoreError; another analyzer than the stored one a ConfigError."""
-        state, vocabulary, settings = packing.unpack(data)
+        state, settings = packing.unpack(data)
         index = cls(
             packing.checked_analyzer(settings["analyzer"], analyzer),
             k1=settings["k1"],
@@ -328,7 +330,7 @@ class BM25Index:
             weights=settings["weights"],
             accelerate=accelerate,
         )
-        index._adopt(state, vocabulary)
+        index._adopt(state)
         return index
 
     def save(self, path: str | Path, /) -> None:

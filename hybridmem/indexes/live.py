@@ -126,6 +126,7 @@ class State:
     deaths: Deaths | None
     count: int
     total: int
+    vocabulary: Vocabulary
     segments: tuple[Segment, ...]
     tail: Tail
     watermark: int = 0
@@ -135,7 +136,7 @@ class State:
     @classmethod
     def empty(cls, *, epoch: int = 0) -> State:
         """A state without rows."""
-        return cls([], 0, np.zeros(16), np.zeros(16), None, 0, 0, (), Tail(0), epoch=epoch)
+        return cls([], 0, np.zeros(16), np.zeros(16), None, 0, 0, Vocabulary(), (), Tail(0), epoch=epoch)
 
     @property
     def average(self) -> float:

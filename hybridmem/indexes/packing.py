@@ -27,7 +27,7 @@ _DIGEST = 16
 _ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
 
 
-def pack(state: State, vocabulary: Mapping[str, int], /, *, settings: Mapping[str, Any]) -> bytes:
+def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
     """The state (its tail already in segments) and what is needed to read it again."""
     arrays: dict[str, npt.NDArray[Any]] = {
         "lengths": state.lengths[: state.size],
@@ -36,7 +36,7 @@ def pack(state: State, vocabulary: Mapping[str, int], /, *, settings: Mapping[st
     if state.deaths is not None:
         arrays["alive"] = state.deaths.alive[: state.size]
     arrays["id_sizes"], arrays["ids"] = _strings(state.ids[: state.size])
-    arrays["term_sizes"], arrays["vocabulary"] = _strings(list(vocabulary))
+    arrays["term_sizes"], arrays["vocabulary"] = _strings(list(state.vocabulary))
     for i, segment in enumerate(state.segments):
         arrays.update({f"{i}.{name}": getattr(segment, name) for name in _ARRAYS})
     head = {
@@ -56,11 +56,12 @@ def pack(state: State, vocabulary: Mapping[str, int], /, *, settings: Mapping[st
     return b"".join((*body, digest.digest()))
 
 
-def unpack(data: bytes, /) -> tuple[State, Vocabulary, dict[str, Any]]:
+def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
     """What `pack` wrote, or CorruptStoreError: never a part of it."""
     head, arrays = _read(data)
     deaths = Deaths(arrays["alive"].copy()) if "alive" in arrays else None
     ids = _texts(arrays["id_sizes"], arrays["ids"])
+    terms = _texts(arrays["term_sizes"], arrays["vocabulary"])
     size = len(ids)
     segments = tuple(
         Segment(**{name: arrays[f"{i}.{name}"].copy() for name in _ARRAYS}) for i in range(head["segments"])
@@ -73,12 +74,12 @@ def unpack(data: bytes, /) -> tuple[State, Vocabulary, dict[str, Any]]:
         deaths=deaths,
         count=head["count"],
         total=int(head["total"]),
+        vocabulary=Vocabulary(zip(terms, range(len(terms)), strict=True)),
         segments=segments,
         tail=Tail(size),
         watermark=head["watermark"],
     )
-    terms = _texts(arrays["term_sizes"], arrays["vocabulary"])
-    return state, Vocabulary(zip(terms, range(len(terms)), strict=True)), head["settings"]
+    return state, head["settings"]
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -118,7 +119,10 @@ def checked_analyzer(stored: Mapping[str, Any], given: AnyAnalyzer | None, /) ->
     if given is None:
         if "custom" in stored:
             raise ConfigError(f"the index was made with the function {stored['custom']!r}: pass it as analyzer=")
-        return Analyzer.from_dict(stored)
+        try:
+            return Analyzer.from_dict(stored)
+        except ConfigError as error:
+            raise CorruptStoreError(f"the index is of another time and must be rebuilt: {error}") from error
     if analyzer_settings(given) != stored:
         raise ConfigError(f"the index was made with {stored}, not with {analyzer_settings(given)}: rebuild it")
     return given

@@ -76,8 +76,9 @@ def _tail(state: State, numbers: list[int], curve: Curve) -> Iterator[Lists]:
     yield Lists(rows, codes, table, lows, highs, bounds, living)
 
 
-def plan(state: State, vocabulary: Mapping[str, int], query: Mapping[str, float], curve: Curve, /) -> Plan | None:
+def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | None:
     """The query's known terms, heaviest first: the order in which contributions are added up, always the same."""
+    vocabulary = state.vocabulary
     known = [(term, times, vocabulary[term]) for term, times in query.items() if term in vocabulary]
     lists = find(state, [number for _, _, number in known], curve)
     ranked: list[tuple[float, str, int]] = []

@@ -11,7 +11,7 @@ from hybridmem.indexes.lexical import AnyAnalyzer, Document, readers, weigh
 from hybridmem.indexes.live import State, Tail, Vocabulary, grown, units
 from hybridmem.indexes.segments import Floats, Ints, Segment, build, merge
 
-__all__ = ["appended", "compacted", "tidied"]
+__all__ = ["appended", "compacted", "detached", "tidied"]
 
 _TAIL = 512
 """So many rows may be in the tail."""
@@ -26,7 +26,6 @@ def appended(
     documents: Sequence[Document],
     /,
     *,
-    vocabulary: Vocabulary,
     analyzer: AnyAnalyzer,
     weights: Mapping[str, float],
 ) -> State:
@@ -34,14 +33,13 @@ def appended(
     if not documents:
         return state
     if len(documents) < _BULK:
-        return _append_few(state, documents, vocabulary, analyzer, weights)
-    return _append_many(state, documents, vocabulary, analyzer, weights)
+        return _append_few(state, documents, analyzer, weights)
+    return _append_many(state, documents, analyzer, weights)
 
 
 def _append_few(
     state: State,
     documents: Sequence[Document],
-    vocabulary: Vocabulary,
     analyzer: AnyAnalyzer,
     weights: Mapping[str, float],
 ) -> State:
@@ -49,18 +47,18 @@ def _append_few(
     state = _with_rows(state, documents, np.array([length for _, length in weighed]))
     start = state.size - len(documents)
     for row, (frequencies, _) in enumerate(weighed, start):
-        state.tail.add(row, {vocabulary[term]: frequency for term, frequency in frequencies.items()})
+        state.tail.add(row, {state.vocabulary[term]: frequency for term, frequency in frequencies.items()})
     return state
 
 
 def _append_many(
     state: State,
     documents: Sequence[Document],
-    vocabulary: Vocabulary,
     analyzer: AnyAnalyzer,
     weights: Mapping[str, float],
 ) -> State:
     state = tidied(state, all=True)
+    vocabulary = state.vocabulary
     lengths = np.zeros(len(documents))
     pieces: list[tuple[Ints, Ints, float]] = []
     stops: list[bool] = []
@@ -139,6 +137,19 @@ def tidied(state: State, /, *, all: bool = False) -> State:
         last = segments.pop()
         segments.append(merge((segments.pop(), last), alive=alive))
     return state if len(segments) == len(state.segments) else replace(state, segments=tuple(segments))
+
+
+def detached(state: State, /) -> State:
+    """The same content sharing only what never changes, so that both can go on separately."""
+    state = tidied(state, all=True)
+    return replace(
+        state,
+        ids=state.ids[: state.size],
+        lengths=state.lengths.copy(),
+        stamps=state.stamps.copy(),
+        vocabulary=Vocabulary(state.vocabulary),
+        tail=Tail(state.size),
+    )
 
 
 def compacted(state: State, /) -> State | None:
