@@ -114,9 +114,8 @@ def test_upkeep(run, tmp_path):
 
 
 def test_eval_health_and_tune(run, tmp_path):
-    rows = [
-        {"id": f"m{i}", "text": f"the {word} is number {i}"} for i, word in enumerate(["cat", "dog", "owl", "cow", "hen"] * 4)
-    ]
+    animals = ["cat", "dog", "owl", "cow", "hen"] * 4
+    rows = [{"id": f"m{i}", "text": f"the {animal} is number {i}"} for i, animal in enumerate(animals)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     run("import", "in.jsonl")
     cases = [

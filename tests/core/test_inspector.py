@@ -142,6 +142,12 @@ class Page:
         script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
         self.driver.execute_script(script, self.one(f"#{name}"), value)
 
+    def read_receipt(self):
+        """The first result's receipt, unfolded as a person would."""
+        if not self.one("#fused > li details").get_attribute("open"):
+            self.one("#fused > li summary").click()
+        return self.one("#fused > li .receipt").text
+
     def order(self):
         return [row.get_attribute("data-id") for row in self.driver.find_elements(By.CSS_SELECTOR, "#fused > li")]
 
@@ -174,8 +180,8 @@ def test_type_drag_open_and_ask_in_a_real_browser(memory, tmp_path):
         page.until(lambda: len(page.order()) == 1)
         assert page.order() != before
 
-        page.one("#fused > li summary").click()
-        page.until(lambda: "vector #1" in page.one("#fused > li .receipt").text)
+        page.until(page.read_receipt)
+        assert "vector #" in page.read_receipt()
         page.one("#missing").send_keys("many", Keys.ENTER)
         page.until(lambda: "many: " in page.one("#answer").text)
         assert "of k=1" in page.one("#answer").text or "gated" in page.one("#answer").text
