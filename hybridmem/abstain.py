@@ -29,8 +29,6 @@ __all__ = ["Calibration", "answer_confidence", "calibrate", "confidence", "thres
 
 FIRST = 5
 """How many of the best hits are looked at."""
-FEWEST = 19
-"""With fewer questions a share of 5 % cannot be told from none."""
 
 
 def confidence(*, coverage: Sequence[float] = (), cosines: Sequence[float] = ()) -> float:

@@ -138,7 +138,7 @@ class Board:
         total = np.zeros(alive.shape)
         for weight, share in zip(setting.weights, shares, strict=True):
             if weight > 0:
-                total += weight * share
+                total += weight / share if setting.mode == "rrf" else weight * share
         total, alive = self._surroundings(total, alive, setting.spread)
         if self._collapses:
             alive = alive & self._kept(np.where(alive, total, -np.inf))
@@ -201,12 +201,12 @@ class Board:
     def _compute_shares(
         self, mode: Mode, c: float, floors: tuple[float | None, ...], active: tuple[bool, ...]
     ) -> tuple[Floats, Bools]:
-        """Each arm's normalised scores, and who is a candidate: gate, complete, normalise."""
+        """Each arm's normalised scores (for RRF: c + rank), and who is a candidate: gate, complete, normalise."""
         asked = np.array(active)[:, None, None]
         listed = self._gate(self._listed & asked, floors)
         alive = np.asarray(listed.any(axis=0))
         if mode == "rrf":
-            return np.where(listed, 1.0 / (c + self.columns.rank), 0.0), alive
+            return np.where(listed, c + self.columns.rank, np.inf), alive
         raw, within = self.columns.raw, listed
         if self.recipe.complete:
             within = listed | (alive[None] & np.isfinite(raw) & asked)

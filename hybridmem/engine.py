@@ -11,6 +11,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+from hybridmem.abstain import answer_confidence
 from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
@@ -207,6 +208,8 @@ class Engine:
     def results(self, question: Question) -> list[Result]:
         """The answer as results with their memories; receipts are made when somebody reads one."""
         answer = self.answer(question)
+        if question.min_confidence is not None and answer_confidence(answer) < question.min_confidence:
+            return []
         shown = [question.recipe.share(score) for score in answer.ranking.scores]
 
         @cache

@@ -200,6 +200,9 @@ class Fusion:
     rerank: Rerank | None = None
     diversity: Diversity | None = None
     pack: Pack | None = None
+    k1: float | None = None
+    b: float | None = None
+    """BM25's constants for a memory that is opened with this recipe; None: as the memory is told (1.2 and 0.75)."""
     _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
     _express: bool = field(init=False, repr=False, compare=False)
 

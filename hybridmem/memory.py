@@ -59,19 +59,20 @@ class HybridMemory:
         recipe: str | Path | Mapping[str, Any] | Fusion = "default",
         k: int = 8,
         analyzer: Analyzer | None = None,
-        k1: float = 1.2,
-        b: float = 0.75,
+        k1: float | None = None,
+        b: float | None = None,
         graph: GraphSettings | bool = True,
         vectors: Any = None,
         clock: Callable[[], float] = time.time,
         **options: Any,
     ) -> None:
+        self._recipe = load_recipe(recipe)
         chosen = GraphSettings() if graph is True else graph or None
         model = pick_embedder(embedder)
+        k1, b = _first(k1, self._recipe.k1, 1.2), _first(b, self._recipe.b, 0.75)
         settings = IndexSettings(analyzer or Analyzer(), k1, b, chosen, model is not None)
         self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
         self._namespace = namespace
-        self._recipe = load_recipe(recipe)
         self._k = _at_least_one(k)
         self._owner = True
         for line in reach_warnings(self.recipe, self.arms, k=self._k):
@@ -323,6 +324,11 @@ def _moment(as_of: Any) -> float:
     if when is None:
         raise ConfigError(f"as_of = {as_of!r} is not a time: give a datetime, ISO-8601 text or epoch seconds")
     return when
+
+
+def _first(*values: float | None) -> float:
+    """The first that is given."""
+    return next(value for value in values if value is not None)
 
 
 def _at_least_one(k: int) -> int:
