@@ -9,13 +9,25 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
-from hybridmem.graph_arm import arm_paths
+from hybridmem.graph_arm import arm_paths, path_line
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
 from hybridmem.types import Activation, Edge, Memory
 
-__all__ = ["Call", "Corpus", "Found", "Linked", "Reach", "adrive", "drive", "over_corpus", "over_store", "ranks"]
+__all__ = [
+    "Call",
+    "Corpus",
+    "Found",
+    "Linked",
+    "Reach",
+    "adrive",
+    "drive",
+    "over_corpus",
+    "over_memory",
+    "over_store",
+    "ranks",
+]
 
 Item = TypeVar("Item")
 SEEDS = 4
@@ -33,10 +45,11 @@ class Linked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """An item that spreading found, and how."""
+    """An item that spreading found, and how: as data, and in a line."""
 
     item: Any
     activation: Activation
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +161,7 @@ class Corpus(Generic[Item]):
         picture = self._graph.snapshot(allowed=allowed)
         hits = picture.search(seeds, k=reach.k, hops=reach.hops, decay=reach.decay)
         told = arm_paths(picture, seeds, hits.ids, hops=reach.hops, decay=reach.decay)
-        return [Found(self._items[key], told[key]) for key in hits.ids if key in self._items]
+        return [Found(self._items[key], told[key], path_line(told[key])) for key in hits.ids if key in self._items]
 
     def _cut(self, key: str) -> list[Change]:
         return [Change(self._next(), "", edge=edge, gone=True) for edge in self._edges.pop(key, ())]
@@ -161,6 +174,20 @@ class Corpus(Generic[Item]):
         if self._words is not None:
             self._words.apply(changes)
         self._graph.apply(changes)
+
+
+def over_memory(memory: Any, query: str, how: Mapping[str, Any], convert: Callable[[Memory], Any], /) -> Steps:
+    """The one step of a question to a HybridMemory; what is None in `how` is left to it."""
+    given = {name: value for name, value in how.items() if value is not None}
+    results = yield Call.of(lambda: memory.search_arm("graph", query, **given))
+    found = []
+    for result in results:
+        told = result.explanation  # None where the memory keeps no graph
+        own = Activation(result.score, 0, (result.id,))
+        won = own if told is None else told.activations.get(result.id, own)
+        line = path_line(own) if told is None else result.receipt.arms[0].note
+        found.append(Found(convert(result.memory), won, line))
+    return found
 
 
 def ranks(keys: Sequence[str], scores: Sequence[float] | None, /) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hybridmem.explain import ArmShare, Explanation, Receipt
 from hybridmem.types import Activation, Graph, Hits
 
-__all__ = ["arm_paths", "explain_arm", "path_line"]
+__all__ = ["arm_paths", "explain_arm", "explain_paths", "path_line"]
 
 
 def arm_paths(
@@ -37,15 +37,23 @@ def path_line(activation: Activation, /, *, seed: str = "") -> str:
     return f"{' → '.join([head, *rest])} ({activation.value:.4g})"
 
 
+def explain_paths(
+    query: str, found: Mapping[str, Activation], lines: Mapping[str, str], /, *, brought: str = ""
+) -> Explanation:
+    """Receipts for hits, best first, from their paths as data and in words."""
+    receipts = []
+    for place, (key, won) in enumerate(found.items(), start=1):
+        share = ArmShare("graph", place, won.value, won.value, lines.get(key, ""))
+        receipts.append(Receipt(key, place, won.value, won.value, (share,)))
+    return Explanation(query, tuple(receipts), {"graph": brought or f"{len(found)} hits"}, activations=dict(found))
+
+
 def explain_arm(
     graph: Graph, query: str, seeds: Hits, hits: Hits, /, *, hops: int = 2, decay: float = 0.5, arm: str = "bm25"
 ) -> Explanation:
     """Receipts for the hits of a graph arm whose seeds came from another arm."""
-    found = arm_paths(graph, dict(zip(*seeds, strict=True)), hits.ids, hops=hops, decay=decay)
-    rank = {key: place for place, key in enumerate(seeds.ids, start=1)}
-    receipts = []
-    for place, (key, score) in enumerate(zip(*hits, strict=True), start=1):
-        line = path_line(found[key], seed=f"{arm} #{rank[found[key].path[0]]}") if key in found else ""
-        receipts.append(Receipt(key, place, score, score, (ArmShare("graph", place, score, score, line),)))
-    brought = {"graph": f"{len(hits.ids)} hits from {len(seeds.ids)} seeds of {arm}"}
-    return Explanation(query, tuple(receipts), brought, activations=found)
+    told = arm_paths(graph, dict(zip(*seeds, strict=True)), hits.ids, hops=hops, decay=decay)
+    found = {key: told[key] for key in hits.ids if key in told}
+    names = {key: f"{arm} #{place}" for place, key in enumerate(seeds.ids, start=1)}
+    lines = {key: path_line(won, seed=names[won.path[0]]) for key, won in found.items()}
+    return explain_paths(query, found, lines, brought=f"{len(hits.ids)} hits from {len(seeds.ids)} seeds of {arm}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -23,13 +22,13 @@ from hybridmem.association import (
     adrive,
     drive,
     over_corpus,
+    over_memory,
     over_store,
     ranks,
 )
 from hybridmem.errors import ConfigError
-from hybridmem.graph_arm import path_line
 from hybridmem.indexes.graph import GraphSettings, ids_in
-from hybridmem.types import Activation, Memory
+from hybridmem.types import Memory
 from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
 from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
 from langchain_hybridmem._filtering import check_of
@@ -182,7 +181,8 @@ class GraphRetriever(BaseRetriever):
         check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
         reach = Reach(asked["k"], asked["hops"], asked["decay"], check)
         if self.memory is not None:
-            return self._ask_memory(query, asked)
+            how = {name: asked[name] for name in _CALL if name != "with_scores"}
+            return over_memory(self.memory, query, how, to_document)
         if self._corpus is not None:
             seeds = None if self._arm is None else self._ask_seed(self._arm, query, asked, config, self._values)
             return over_corpus(self._corpus, query, reach, seeds=seeds)
@@ -190,12 +190,6 @@ class GraphRetriever(BaseRetriever):
             raise ConfigError("a store needs a seed retriever")
         seeds = self._ask_seed(self._arm, query, asked, config, self._start)
         return over_store(seeds, self._fetch, self.graph, reach)
-
-    def _ask_memory(self, query: str, asked: dict[str, Any]) -> Steps:
-        how = {name: asked[name] for name in _CALL if name != "with_scores" and asked[name] is not None}
-        results = yield Call.of(partial(self.memory.search_arm, "graph", query, **how))
-        told = results[0].explanation.activations if results and results[0].explanation is not None else {}
-        return [Found(to_document(r.memory), told.get(r.id, Activation(r.score, 0, (r.id,)))) for r in results]
 
     def _ask_seed(
         self, arm: Arm, query: str, asked: dict[str, Any], config: RunnableConfig, read: Callable[[Brought], Any]
@@ -269,7 +263,7 @@ def _bare(brought: Brought) -> list[Document]:
 
 def _documents(found: Sequence[Found], *, with_scores: bool) -> list[Document]:
     if not with_scores:
-        return [document for document, _ in found]
+        return [one.item for one in found]
     return [
         with_metadata(
             document,
@@ -280,11 +274,11 @@ def _documents(found: Sequence[Found], *, with_scores: bool) -> list[Document]:
                     "activation": won.value,
                     "hops": won.hops,
                     "path": list(won.path),
-                    "line": path_line(won),
+                    "line": line,
                 },
             },
         )
-        for document, won in found
+        for document, won, line in found
     ]
 
 

@@ -67,7 +67,7 @@ class GraphSettings:
 
 
 class GraphIndex:
-    """Follows a store's changes; spreads activation from seeds (SPEC: neighbour = activation · weight · decay).
+    """Follows a store's changes; spreads activation from seeds: neighbour = activation · weight · decay.
 
     Writers are serialised; readers take a `snapshot`, which costs microseconds and never changes.
 

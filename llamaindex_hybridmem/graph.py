@@ -1,0 +1,351 @@
+"""GraphRetriever: what the best hits remind of, by spreading activation over relationships, links and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.schema import (
+    BaseNode,
+    IndexNode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    QueryType,
+    RelatedNodeInfo,
+)
+
+from hybridmem.association import (
+    SEEDS,
+    Call,
+    Corpus,
+    Found,
+    Linked,
+    Reach,
+    Steps,
+    adrive,
+    drive,
+    over_corpus,
+    over_memory,
+    over_store,
+    ranks,
+)
+from hybridmem.errors import ConfigError
+from hybridmem.fanout import in_thread
+from hybridmem.graph_arm import explain_paths
+from hybridmem.indexes.graph import GraphSettings, ids_in
+from hybridmem.types import Edge
+from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied, nodes_of
+from llamaindex_hybridmem._conversion import node_source, to_memory, to_node
+from llamaindex_hybridmem._results import Why, fused_node
+from llamaindex_hybridmem._settings import Filters, Settings, refuse
+from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
+
+if TYPE_CHECKING:
+    from hybridmem.memory import HybridMemory
+
+__all__ = ["GraphRetriever"]
+
+dispatcher = get_dispatcher(__name__)
+
+_CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_graph_call")
+
+_RELATIONS = {
+    NodeRelationship.NEXT: ("next", False),
+    NodeRelationship.PREVIOUS: ("next", True),
+    NodeRelationship.PARENT: ("parent", False),
+    NodeRelationship.CHILD: ("parent", True),
+    NodeRelationship.SOURCE: ("source", False),
+}
+"""What each relationship is called, and whether it is told from its far end."""
+
+
+class GraphRetriever(BaseRetriever):
+    """The best hits of a seed retriever, and what they remind of.
+
+    Over nodes at hand (`nodes`), a `HybridMemory` (`memory`), or a docstore or vector store whose nodes point at each
+    other (`store`, with a `seed` retriever).
+
+    >>> from llama_index.core.schema import TextNode
+    >>> turns = ["Ana went away.", "To the sea.", "With Bo."]
+    >>> nodes = [TextNode(id_=f"t{n}", text=text, metadata={"thread": "chat"}) for n, text in enumerate(turns)]
+    >>> [found.text for found in GraphRetriever(nodes, similarity_top_k=2).retrieve("Ana")]
+    ['Ana went away.', 'To the sea.']
+
+    Edges: the relationships PREVIOUS, NEXT, PARENT, CHILD and SOURCE; ids listed in the metadata under `links_key`;
+    neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources.
+    neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
+    Each result has a `.receipt` that tells its path; nodes, their metadata and prompts stay as they were.
+    `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[BaseNode] | None = None,
+        *,
+        memory: HybridMemory | None = None,
+        store: Any = None,
+        seed: BaseRetriever | None = None,
+        similarity_top_k: int = 4,
+        filters: Filters = None,
+        hops: int = 2,
+        decay: float = 0.5,
+        as_of: Any = None,
+        namespace: str | None = None,
+        thread_key: str = "thread",
+        links_key: str | Sequence[str] = "links",
+        graph: GraphSettings | None = None,
+        callback_manager: CallbackManager | None = None,
+        objects: list[IndexNode] | None = None,
+        object_map: dict[str, Any] | None = None,
+        verbose: bool = False,
+        **unknown: Any,
+    ) -> None:
+        refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
+        _check(nodes, memory, store, seed, graph)
+        self._memory, self._store, self._graph = memory, store, graph
+        self._thread_key = thread_key
+        self._links_keys = [links_key] if isinstance(links_key, str) else list(links_key)
+        self._arm: Arm | None = None if seed is None else arms_of([seed])[0]
+        self._corpus: Corpus[BaseNode] | None = None
+        if nodes is not None:
+            self._corpus = Corpus(graph, words=seed is None)
+            self.add_nodes(nodes)
+        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        self._settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **said)
+        self._reach(self._settings)
+        super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
+
+    # --- ways in
+
+    @classmethod
+    def from_nodes(
+        cls, nodes: Sequence[BaseNode], /, *, seed: BaseRetriever | None = None, **settings: Any
+    ) -> GraphRetriever:
+        """Over nodes at hand; `seed` finds the first hits (None: our BM25)."""
+        return cls(nodes, seed=seed, **settings)
+
+    @classmethod
+    def from_memory(cls, memory: HybridMemory, /, **settings: Any) -> GraphRetriever:
+        """Over a `HybridMemory`: seeds by its BM25, edges as it keeps them."""
+        return cls(memory=memory, **settings)
+
+    @classmethod
+    def from_store(cls, store: Any, /, *, seed: BaseRetriever, **settings: Any) -> GraphRetriever:
+        """Over a docstore or vector store (or a function from ids to nodes) from which neighbours are fetched."""
+        return cls(store=store, seed=seed, **settings)
+
+    @classmethod
+    def from_defaults(
+        cls,
+        nodes: Sequence[BaseNode] | None = None,
+        *,
+        index: Any = None,
+        docstore: Any = None,
+        vector_store: Any = None,
+        seed: BaseRetriever | None = None,
+        **settings: Any,
+    ) -> GraphRetriever:
+        """From whatever is at hand: nodes; an index, whose own search finds the seeds; a docstore; a vector store.
+
+        Without a seed retriever and an index, all nodes of the docstore are taken, and BM25 finds the seeds.
+        """
+        given = {"nodes": nodes, "index": index, "docstore": docstore, "vector_store": vector_store}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) != 1:
+            raise ConfigError(f"got {' and '.join(named) or 'none'}: give exactly one of {', '.join(given)}")
+        if index is not None:
+            stored = index.docstore if index.docstore.docs else index.vector_store
+            return cls(store=stored, seed=seed or index.as_retriever(), **settings)
+        if docstore is not None and seed is None:
+            return cls(list(docstore.docs.values()), **settings)
+        store = docstore if docstore is not None else vector_store
+        return cls(nodes, store=store, seed=seed, **settings)
+
+    # --- changing the nodes
+
+    def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
+        """Add nodes, or replace those of the same id; the next question sees them. Gives their ids."""
+        return self._own().add([self._linked(node) for node in nodes])
+
+    def delete_nodes(self, node_ids: Sequence[str], /) -> int:
+        """Take nodes out; how many there were."""
+        return self._own().remove(node_ids)
+
+    def _own(self) -> Corpus[BaseNode]:
+        if self._corpus is None:
+            raise ConfigError("this GraphRetriever has no nodes of its own: change them in its memory or store")
+        return self._corpus
+
+    # --- asking
+
+    def retrieve(
+        self,
+        str_or_query_bundle: QueryType,
+        *,
+        similarity_top_k: int | None = None,
+        filters: Filters = None,
+        hops: int | None = None,
+        decay: float | None = None,
+        as_of: Any = None,
+        namespace: str | None = None,
+    ) -> list[NodeWithScore]:
+        """The best hits and what they remind of; what is given here wins over the constructor's.
+
+        `as_of` and `namespace` are for a memory.
+        """
+        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        with self._said(similarity_top_k, filters, said):
+            return super().retrieve(str_or_query_bundle)
+
+    async def aretrieve(
+        self,
+        str_or_query_bundle: QueryType,
+        *,
+        similarity_top_k: int | None = None,
+        filters: Filters = None,
+        hops: int | None = None,
+        decay: float | None = None,
+        as_of: Any = None,
+        namespace: str | None = None,
+    ) -> list[NodeWithScore]:
+        """The same, without blocking the event loop."""
+        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        with self._said(similarity_top_k, filters, said):
+            return await super().aretrieve(str_or_query_bundle)
+
+    def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
+        """A tool for an agent, which passes the agent's question on as it is."""
+        return retriever_tool(self, name=name, description=description)
+
+    @contextmanager
+    def _said(self, k: int | None, filters: Filters, more: Mapping[str, Any]) -> Iterator[None]:
+        """What was said in this call, for `_retrieve`: LlamaIndex's way there carries the query alone."""
+        call = self._settings.changed(similarity_top_k=k, filters=filters, **more)
+        self._reach(call)
+        token = _CALL.set((self, call))
+        try:
+            yield
+        finally:
+            _CALL.reset(token)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        call = self._call()
+        return self._results(query_bundle, drive(self._steps(query_bundle, call)))
+
+    @dispatcher.span
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        call = self._call()
+        return self._results(query_bundle, await adrive(self._steps(query_bundle, call)))
+
+    def _call(self) -> Settings:
+        owner, settings = _CALL.get((self, self._settings))
+        return settings if owner is self else self._settings  # a retriever inside ours has its own
+
+    # --- the steps of a question
+
+    def _reach(self, call: Settings) -> Reach:
+        for name in ("as_of", "namespace"):
+            if name in call.more and self._memory is None:
+                raise ConfigError(f"{name} = {call.more[name]!r}: only a memory understands {name!r}")
+        check = None if call.filter is None else check_of(call.filter)
+        return Reach(call.k or 4, call.more["hops"], call.more["decay"], check)
+
+    def _steps(self, bundle: QueryBundle, call: Settings) -> Steps:
+        reach = self._reach(call)
+        if self._memory is not None:
+            how = {"k": call.k, "filter": call.filter, **call.more}
+            return over_memory(self._memory, bundle.query_str, how, to_node)
+        if self._corpus is not None:
+            seeds = None if self._arm is None else self._ask_seed(self._arm, bundle, call, _values)
+            return over_corpus(self._corpus, bundle.query_str, reach, seeds=seeds)
+        if self._arm is None:  # checked when it was made
+            raise ConfigError("a store needs a seed retriever")
+        return over_store(self._ask_seed(self._arm, bundle, call, self._start), self._fetch, self._graph, reach)
+
+    def _ask_seed(
+        self, arm: Arm, bundle: QueryBundle, call: Settings, read: Callable[[list[NodeWithScore]], Any]
+    ) -> Call:
+        request = arm.request(Wish(SEEDS * (call.k or 4), call.filter, call.filters))
+        work = partial(ask, request.retriever, copied(bundle), **request.keywords)
+
+        async def later() -> Any:
+            if arm.natively_async:
+                return read(_kept(await request.retriever.aretrieve(copied(bundle), **request.keywords), arm, request))
+            return read(_kept(await in_thread(work), arm, request))
+
+        return Call(lambda: read(_kept(work(), arm, request)), later)
+
+    def _start(self, found: list[NodeWithScore]) -> tuple[list[Linked], dict[str, float]]:
+        return [self._linked(one.node) for one in found], _values(found)
+
+    def _fetch(self, ids: list[str]) -> Call:
+        store = self._store
+        if not hasattr(store, "get_nodes"):
+            return Call.of(lambda: list(map(self._linked, store(ids))))
+        softly = {"raise_error": False} if hasattr(store, "get_node") else {}  # a docstore may lack some of them
+
+        async def later() -> list[Linked]:
+            return list(map(self._linked, await store.aget_nodes(ids, **softly)))
+
+        now = Call.of(lambda: list(map(self._linked, store.get_nodes(ids, **softly))))
+        return now._replace(later=later) if softly else now  # vector stores' async often blocks: rather a thread
+
+    def _linked(self, node: BaseNode) -> Linked:
+        """A node with what the graph needs to know of it."""
+        memory, said = to_memory(node), node.metadata
+        links = [one for name in self._links_keys for one in ids_in(said.get(name))]
+        thread, source = said.get(self._thread_key), node_source(node)
+        entities = memory.entities if source is None else (*memory.entities, f"source {source}")
+        memory = replace(
+            memory,
+            thread=None if thread is None else str(thread),
+            entities=entities,
+            metadata={"links": links} if links else {},
+        )
+        return Linked(memory, node, tuple(_edges(node)))
+
+    def _results(self, bundle: QueryBundle, found: Sequence[Found]) -> list[NodeWithScore]:
+        paths = {one.item.id_: one.activation for one in found}
+        lines = {one.item.id_: one.line for one in found}
+        why = Why(partial(explain_paths, bundle.query_str, paths, lines))
+        return [fused_node(node, won.value, why) for node, won, _ in found]
+
+
+def _edges(node: BaseNode) -> Iterator[Edge]:
+    for kind, related in node.relationships.items():
+        name, far = _RELATIONS[kind]
+        for other in [related] if isinstance(related, RelatedNodeInfo) else related:
+            ends = (other.node_id, node.id_) if far else (node.id_, other.node_id)
+            yield Edge(*ends, name)
+
+
+def _values(found: Sequence[NodeWithScore]) -> dict[str, float]:
+    scores = [one.score for one in found]
+    return ranks([one.node.id_ for one in found], None if None in scores else [float(s or 0.0) for s in scores])
+
+
+def _kept(value: Any, arm: Arm, request: Request) -> list[NodeWithScore]:
+    found = nodes_of(value, arm.name)
+    return found if request.check is None else [one for one in found if request.check(one.node)]
+
+
+def _check(nodes: Any, memory: Any, store: Any, seed: Any, graph: Any) -> None:
+    given = [name for name, value in (("nodes", nodes), ("memory", memory), ("store", store)) if value is not None]
+    if len(given) != 1:
+        raise ConfigError(f"got {' and '.join(given) or 'none'}: give exactly one of nodes, memory and store")
+    if store is not None and seed is None:
+        raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=index.as_retriever())")
+    if store is not None and not (hasattr(store, "get_nodes") or callable(store)):
+        raise ConfigError(f"store is a {type(store).__name__}: it needs get_nodes, or must be a function of ids")
+    if memory is not None and seed is not None:
+        raise ConfigError("seed does not go with a memory: its own BM25 finds the first hits")
+    if graph is not None and not isinstance(graph, GraphSettings):
+        raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
