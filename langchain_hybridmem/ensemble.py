@@ -178,7 +178,7 @@ class EnsembleRetriever(ParentRetriever):
 
     def _fused(self, outcomes: Sequence[Outcome], requests: Sequence[Request], k: int | None) -> list[Document]:
         settle(outcomes, on_error=self.on_error, wrap=False)
-        lists = []
+        lists: list[list[Document]] = []
         for (name, value, error, _), request in zip(outcomes, requests, strict=True):
             if error is not None:
                 lists.append([])
