@@ -177,8 +177,9 @@ class Trace:
                 self._arms.setdefault(key, {}).setdefault(arm.name, entry)
 
     def say(self, stage: str, key: str, text: str, /) -> None:
-        """A stage's own words about a key, shown in place of the bare numbers."""
-        self._said[stage, key] = text
+        """A stage's own words about a key, shown in place of the bare numbers; more words are added to the first."""
+        said = self._said.get((stage, key))
+        self._said[stage, key] = text if said is None else f"{said}, {text}"
 
     def drop(self, stage: str, key: str, reason: str, /) -> None:
         """A stage left this key out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import ge
 from typing import Any
 
 from hybridmem.types import Ranking
@@ -12,6 +13,8 @@ __all__ = ["reorder", "stage_name", "take"]
 
 def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
     """The ranking with new scores, best first; equal scores keep the order they had."""
+    if all(map(ge, scores, scores[1:])):  # in order already: nothing moves
+        return Ranking(ranking.keys, ranking.items, list(scores))
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     return take(ranking, order, scores)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,45 +45,50 @@ class Spread:
         return best * (1 + self.strength * self.decay + self.thread)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
-        if not ranking.keys:
-            return ranking
-        heard = self._thread(ranking, context) if self.thread else None
-        graph = context.graph
-        if graph is None or self.strength == 0:
-            return ranking if heard is None else reorder(ranking, heard(ranking.items, ranking.scores, ranking.scores))
         keys, items, scores = ranking
-        seeds = dict(zip(keys[: self.seeds], scores[: self.seeds], strict=True))
-        incoming = graph.spread(seeds, hops=self.hops, decay=self.decay, include_seeds=True)
-        known = set(keys)
-        fresh = sorted(key for key in incoming if key not in known)
+        if not keys:
+            return ranking
+        graph = context.graph
+        raised = scores
+        if graph is not None and self.strength > 0:
+            seeds = dict(zip(keys[: self.seeds], scores[: self.seeds], strict=True))
+            incoming = graph.spread(seeds, hops=self.hops, decay=self.decay, include_seeds=True)
+            keys, items = self._joined(ranking, incoming, graph)
+            if context.trace is not None:
+                self._tell(seeds, [key for key in keys if key in incoming], graph, context.trace)
+            merged = [*scores, *([0.0] * (len(keys) - len(scores)))]
+            strength, get = self.strength, incoming.get
+            raised = [score + strength * get(key, 0.0) for key, score in zip(keys, merged, strict=True)]
+        if self.thread > 0:
+            raised = self._heard(keys, items, scores, raised, context)
+        return ranking if raised is scores else reorder(Ranking(keys, items, raised), raised)
+
+    @staticmethod
+    def _joined(ranking: Ranking, incoming: Mapping[str, float], graph: Graph) -> tuple[list[str], list[Any]]:
+        """The ranking's keys and items, followed by those that only their neighbours brought."""
+        known = set(ranking.keys)
+        fresh = sorted([key for key in incoming if key not in known])
         found = [(key, item) for key, item in zip(fresh, graph.items(fresh), strict=True) if item is not None]
-        get = incoming.get
-        raised = [score + self.strength * get(key, 0.0) for key, score in zip(keys, scores, strict=True)]
-        raised += [self.strength * incoming[key] for key, _ in found]
-        if context.trace is not None:
-            reached = [key for key in [*keys, *(key for key, _ in found)] if key in incoming]
-            self._tell(seeds, reached, graph, context.trace)
-        grown = Ranking([*keys, *(key for key, _ in found)], [*items, *(item for _, item in found)], raised)
-        if heard is not None:
-            raised = heard(grown.items, raised, [*scores, *([0.0] * len(found))])
-        return reorder(grown, raised)
+        return [*ranking.keys, *(key for key, _ in found)], [*ranking.items, *(item for _, item in found)]
 
-    def _thread(
-        self, ranking: Ranking, context: Context
-    ) -> Callable[[list[Any], list[float], list[float]], list[float]]:
-        """A function that adds to raised scores what the thread of each item brings, by the merged scores."""
-        column = context.reader.column
+    def _heard(
+        self, keys: list[str], items: list[Any], scores: list[float], raised: list[float], context: Context
+    ) -> list[float]:
+        """Raised scores with what the thread of each item brings: thread · the best merged score in it."""
+        threads = context.reader.column(items, "thread")
         best: dict[Any, float] = {}
-        for thread, score in zip(column(ranking.items, "thread"), ranking.scores, strict=True):
-            if thread is not None and score > best.get(thread, 0.0):
+        have = best.get
+        for thread, score in zip(threads, scores):  # noqa: B905  what joined later has no score of its own
+            if score > have(thread, 0.0):
                 best[thread] = score
-
-        def heard(items: list[Any], raised: list[float], own: list[float]) -> list[float]:
-            threads = column(items, "thread")
-            rows = zip(raised, threads, own, strict=True)
-            return [score + self.thread * best.get(thread, alone) for score, thread, alone in rows]
-
-        return heard
+        best.pop(None, None)
+        own = [*scores, *([0.0] * (len(items) - len(scores)))]
+        share = self.thread
+        if context.trace is not None:
+            for key, thread, alone in zip(keys, threads, own, strict=True):
+                where = "by itself" if thread not in best else f"in thread {thread}"
+                context.trace.say("spread", key, f"+{share * have(thread, alone):.4g} for the best score {where}")
+        return [score + share * have(thread, alone) for score, thread, alone in zip(raised, threads, own, strict=True)]
 
     def _tell(self, seeds: dict[str, float], targets: list[str], graph: Graph, trace: Trace) -> None:
         for key, won in graph.paths(seeds, targets, hops=self.hops, decay=self.decay).items():
