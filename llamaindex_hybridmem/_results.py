@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from hybridmem.explain import Explanation, Receipt
 
-__all__ = ["FusedNode", "Why", "fused_node"]
+__all__ = ["FusedNode", "Why", "fused_node", "notes_of"]
 
 _WHY = "_why"
 
@@ -73,3 +73,25 @@ def fused_node(node: BaseNode, score: float, why: Why, /) -> FusedNode:
     made = FusedNode(node=node, score=score)
     made.__dict__[_WHY] = why  # beside the fields, as a cached property would be: never dumped, never compared
     return made
+
+
+class _Notes(Mapping[str, str]):
+    """What an arm's own receipts say of its results, such as a path in the graph; read only when somebody explains."""
+
+    def __init__(self, nodes: Sequence[NodeWithScore]) -> None:
+        self._nodes = {found.node.id_: found for found in nodes if isinstance(found, FusedNode)}
+
+    def __getitem__(self, key: str) -> str:
+        receipt = self._nodes[key].receipt
+        return "" if receipt is None else "; ".join(arm.note for arm in receipt.arms if arm.note)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
+def notes_of(nodes: Sequence[NodeWithScore], /) -> Mapping[str, str] | None:
+    """The notes for an arm's list, when it brought results that can say why."""
+    return _Notes(nodes) if nodes and isinstance(nodes[0], FusedNode) else None

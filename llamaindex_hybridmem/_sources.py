@@ -15,16 +15,20 @@ from hybridmem.fusion import Fusion
 from hybridmem.types import ArmList, Ranking
 from llamaindex_hybridmem._arms import Arm, Request, Wish, nodes_of, settled
 from llamaindex_hybridmem._conversion import NodeReader, node_text, to_arm_list, to_node
-from llamaindex_hybridmem._results import Why, fused_node
+from llamaindex_hybridmem._results import Why, fused_node, notes_of
 from llamaindex_hybridmem._settings import Settings
 
 if TYPE_CHECKING:
     from hybridmem.memory import HybridMemory
     from hybridmem.results import Result
 
-__all__ = ["Answer", "ArmsSource", "Asked", "MemorySource", "Source"]
+__all__ = ["Answer", "ArmsSource", "Asked", "MemorySource", "Source", "Timeout"]
 
 _READER = NodeReader()
+Timeout = float | Mapping[str, float] | None
+DEEPER = 4
+ROUNDS = 6
+"""How often the arms are asked, ×4 deeper each time, when dedup or a filter leaves fewer than k."""
 
 
 class Asked(NamedTuple):
@@ -94,16 +98,25 @@ class Found(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How the arms are asked this time: each with its request, to a common depth."""
+    """How the arms are asked this time: each with its request, to a common depth (None: to its own)."""
 
     asked: Asked
-    depth: int
+    depth: int | None
     requests: Sequence[tuple[Arm, Request]]
+    rounds: int = ROUNDS
 
-    def jobs(self, timeout: float | None, *, on_loop: bool) -> list[Job]:
+    def jobs(self, timeout: Timeout, *, on_loop: bool) -> list[Job]:
         """The calls, ready for the fan-out."""
         bundle = self.asked.bundle
-        return [arm.job(request, bundle, timeout=timeout, on_loop=on_loop) for arm, request in self.requests]
+        return [
+            arm.job(
+                request,
+                bundle,
+                timeout=timeout.get(arm.name) if isinstance(timeout, Mapping) else timeout,
+                on_loop=on_loop,
+            )
+            for arm, request in self.requests
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +127,12 @@ class ArmsSource:
     idle: tuple[ArmList, ...]
     recipe: Fusion
     on_error: OnError
-    timeout: float | None
+    timeout: Timeout
     clock: Callable[[], float]
 
     @classmethod
     def over(
-        cls, arms: Sequence[Arm], recipe: Fusion, on_error: OnError, timeout: float | None, clock: Callable[[], float]
+        cls, arms: Sequence[Arm], recipe: Fusion, on_error: OnError, timeout: Timeout, clock: Callable[[], float]
     ) -> ArmsSource:
         """These arms by this recipe, which must have a weight for each."""
         weights = recipe.weights_for([arm.name for arm in arms])
@@ -130,22 +143,24 @@ class ArmsSource:
 
     def answer(self, asked: Asked, /) -> Answer:
         """Ask in threads; ask deeper while fewer than k are left although the arms have more."""
-        plan: Plan | None = self._plan(asked, self.recipe.depth_for(asked.settings.k))
+        plan: Plan | None = self._plan(asked)
         while plan is not None:
             answer, plan = self._read(plan, run(plan.jobs(self.timeout, on_loop=False)))
         return answer
 
     async def aanswer(self, asked: Asked, /) -> Answer:
         """The same on the event loop, which is never blocked."""
-        plan: Plan | None = self._plan(asked, self.recipe.depth_for(asked.settings.k))
+        plan: Plan | None = self._plan(asked)
         while plan is not None:
             answer, plan = self._read(plan, await arun(plan.jobs(self.timeout, on_loop=True)))
         return answer
 
-    def _plan(self, asked: Asked, depth: int) -> Plan:
+    def _plan(self, asked: Asked, depth: int | None = None, rounds: int = ROUNDS) -> Plan:
+        if depth is None and asked.settings.k is not None:
+            depth = self.recipe.depth_for(asked.settings.k)
         settings = asked.settings
         wish = Wish(depth, settings.filter, settings.filters, settings.more)
-        return Plan(asked, depth, [(arm, arm.request(wish)) for arm in self.arms])
+        return Plan(asked, depth, [(arm, arm.request(wish)) for arm in self.arms], rounds)
 
     def _read(self, plan: Plan, outcomes: Sequence[Outcome]) -> tuple[Answer, Plan | None]:
         """The fused answer, and a deeper plan when it is worth asking again."""
@@ -157,15 +172,16 @@ class ArmsSource:
                 lists.append(ArmList(arm.name, [], skipped=skipped[arm.name]))
                 continue
             nodes = nodes_of(outcome.value, arm.name)
-            loses = self.recipe.dedup is not None or request.check is not None
-            more = more or (arm.deepens and loses and len(nodes) >= plan.depth)
+            thinned = self.recipe.dedup is not None or request.check is not None
+            more = more or (thinned and arm.deepens and plan.depth is not None and len(nodes) >= plan.depth)
             if request.check is not None:
                 nodes = [found for found in nodes if request.check(found.node)]
-            lists.append(to_arm_list(arm.name, nodes))
+            lists.append(to_arm_list(arm.name, nodes)._replace(notes=notes_of(nodes)))
         k = plan.asked.settings.k
         answer = Found(self.recipe, plan.asked.bundle.query_str, lists, self.idle, self.clock(), k).answer()
-        short = more and k is not None and len(answer.nodes) < k
-        return answer, self._plan(plan.asked, 4 * plan.depth) if short else None
+        if not more or plan.depth is None or k is None or len(answer.nodes) >= k or plan.rounds <= 1:
+            return answer, None
+        return answer, self._plan(plan.asked, DEEPER * plan.depth, plan.rounds - 1)
 
 
 @dataclass(frozen=True, slots=True)

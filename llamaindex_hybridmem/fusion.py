@@ -12,6 +12,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, QueryType
 
+from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
 from hybridmem.fanout import OnError, check_policy
 from hybridmem.fusion import Fusion
@@ -19,7 +20,7 @@ from hybridmem.shaping import shaped
 from llamaindex_hybridmem._arms import arms_of
 from llamaindex_hybridmem._results import FusedNode
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse
-from llamaindex_hybridmem._sources import ArmsSource, Asked, MemorySource, Source
+from llamaindex_hybridmem._sources import ArmsSource, Asked, MemorySource, Source, Timeout
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class FusionRetriever(BaseRetriever):
     retriever_weights: one for each, or a dict by name; an arm of weight 0 is not asked.
     mode: "rrf" (with c = 60), "relative", "distribution" or "convex". recipe: a name, a file, or a `Fusion`.
     gate, dedup, half_life: see `hybridmem.shaping.shaped`. filters: `MetadataFilters` or hybridmem's filter.
-    on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds.
+    on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
+    (one number for all, or a dict by name).
 
     Scores lie in (0, 1]; each result has a `.receipt`. `similarity_top_k` and `filters` can also be given to
     `retrieve` and `aretrieve`.
@@ -61,7 +63,7 @@ class FusionRetriever(BaseRetriever):
         mode: str | None = None,
         filters: Filters = None,
         on_error: OnError = "raise",
-        timeout: float | None = None,
+        timeout: Timeout = None,
         half_life: Any = None,
         gate: Any = None,
         dedup: Any = None,
@@ -74,8 +76,8 @@ class FusionRetriever(BaseRetriever):
         **unknown: Any,
     ) -> None:
         refuse(unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
-        check_policy(on_error, timeout)
         arms = arms_of(retrievers)
+        _check_timeouts(on_error, timeout, [arm.name for arm in arms])
         shape = shaped(recipe, mode=mode, weights=retriever_weights, c=c, gate=gate, dedup=dedup, half_life=half_life)
         self._retrievers = {arm.name: arm.retriever for arm in arms}
         source = ArmsSource.over(arms, shape, on_error, timeout, clock)
@@ -215,3 +217,11 @@ class FusionRetriever(BaseRetriever):
     def _asked(self, query: QueryType, settings: Mapping[str, Any]) -> Asked:
         refuse([name for name in settings if name not in _CALLED], _CALLED)
         return Asked(QueryBundle(query) if isinstance(query, str) else query, self._settings.changed(**settings))
+
+
+def _check_timeouts(on_error: OnError, timeout: Timeout, names: Sequence[str]) -> None:
+    check_policy(on_error, None if isinstance(timeout, Mapping) else timeout)
+    for name, seconds in timeout.items() if isinstance(timeout, Mapping) else ():
+        if name not in names:
+            raise ConfigError(f"timeout names unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
+        check_policy(on_error, seconds)

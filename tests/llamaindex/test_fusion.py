@@ -31,7 +31,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.stages import Diversity, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.types import ArmList, Memory
-from llamaindex_hybridmem import FusedNode, FusionRetriever
+from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._arms import is_natively_async
 from llamaindex_hybridmem._conversion import NodeReader
 
@@ -258,6 +258,8 @@ def test_arms_are_asked_deeper_until_k_is_filled():
     assert len(ours.retrieve("abc")) == 5
     assert asked == [20, 80, 320]
     assert len(asyncio.run(FusionRetriever([index.as_retriever()], dedup=True).aretrieve("abc"))) == 6
+    own = FusionRetriever([index.as_retriever(similarity_top_k=3)], similarity_top_k=None)
+    assert len(own.retrieve("abc")) == 3  # without a k, each arm keeps its own
 
 
 def test_a_fusion_inside_a_fusion_is_asked_with_depth_and_filters():
@@ -394,6 +396,8 @@ def test_a_slow_arm_is_left_behind():
     try:
         assert "skipped: timeout after 0.2 s" in ours.explain("q").arms["slow"]
         assert ids(asyncio.run(ours.aretrieve("q"))) == ["A"]
+        named = FusionRetriever(ours.retrievers, on_error="skip", timeout={"slow": 0.1})
+        assert "skipped: timeout after 0.1 s" in named.explain("q").arms["slow"]
     finally:
         hold.set()
 
@@ -422,6 +426,8 @@ def test_an_arm_that_returns_none_is_named():
         ({"mode": "best"}, "mode 'best' is not known"),
         ({"on_error": "ignore"}, "on_error = 'ignore'"),
         ({"timeout": 0}, "timeout = 0"),
+        ({"timeout": {"retriever_1": -1}}, "timeout = -1"),
+        ({"timeout": {"nobody": 1}}, "timeout names unknown arm 'nobody': the arms are 'retriever_1', 'retriever_2'"),
         ({"filters": {"year": {"$near": 3}}}, "unknown operator '\\$near'"),
         ({"filters": 3}, "a filter is a mapping"),
         ({"recipe": "no such"}, "neither a file nor a name"),
@@ -444,6 +450,15 @@ def test_unreadable_dates_are_neutral():
 
 
 # --- receipts stay out of the way
+
+
+def test_what_an_arm_says_of_its_results_is_noted():
+    graph = GraphRetriever(
+        [node("t0", text="Ana left", metadata={"thread": "c"}), node("t1", metadata={"thread": "c"})]
+    )
+    found = {n.node_id: n for n in FusionRetriever({"graph": graph, "plain": Fixed(scored("A"))}).retrieve("Ana")}
+    assert "[seed t0 → " in str(found["t1"].receipt)
+    assert "[" not in str(found["A"].receipt)
 
 
 def test_receipts_leave_no_trace_in_nodes_prompts_and_hashes():

@@ -1,0 +1,110 @@
+"""HybridMemoryBlock: long-term memory for LlamaIndex's `Memory`, each session by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from llama_index.core.base.llms.types import ChatMessage, TextBlock
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.memory.memory import BaseMemoryBlock
+
+from hybridmem.errors import ConfigError
+from hybridmem.fanout import in_thread
+from hybridmem.stages.top import count_tokens
+from hybridmem.types import Memory
+from llamaindex_hybridmem._settings import check_k, refuse
+
+if TYPE_CHECKING:
+    from hybridmem.memory import HybridMemory
+
+__all__ = ["HybridMemoryBlock"]
+
+_SESSION = "session_id"
+_ASKED = ("k", "filter", "as_of", "min_confidence")
+"""What `Memory.aget(…)` may say to this block; other keywords are for other blocks."""
+
+
+class HybridMemoryBlock(BaseMemoryBlock[str]):
+    """What leaves the short-term memory is kept in a `HybridMemory`, and what fits the talk is brought back.
+
+    >>> Memory.from_defaults(session_id="ana-1", memory_blocks=[HybridMemoryBlock(memory=memory)])  # doctest: +SKIP
+
+    Every session has a namespace of its own, so that one block may serve many sessions and none sees another's.
+    `shared=True` keeps all sessions together in the memory's own namespace instead: give each user a view,
+    `HybridMemoryBlock(memory=memory.namespace("ana"), shared=True)`.
+    """
+
+    name: str = Field(default="RetrievedMemories", description="The name of the memory block.")
+    memory: Any = Field(description="The HybridMemory, or a view of it, that keeps the messages.", exclude=True)
+    similarity_top_k: int = Field(default=8, description="How many memories are brought back.")
+    shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
+    retrieval_context_window: int = Field(default=2, description="How many of the last user messages make the query.")
+    roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
+    search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, recipe…")
+
+    def __init__(self, **settings: Any) -> None:
+        refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
+        if not hasattr(settings.get("memory"), "asearch"):
+            raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
+        check_k(settings.get("similarity_top_k", 1))
+        super().__init__(**settings)
+
+    def session(self, session_id: str | None, /) -> HybridMemory:
+        """The memory as one session sees it: search it, add to it, forget from it."""
+        view: HybridMemory = self.memory
+        if self.shared or session_id is None:
+            return view
+        return view.namespace(f"session/{quote(view.name, safe='')}/{quote(session_id, safe='')}")
+
+    async def aput(
+        self, messages: list[ChatMessage], from_short_term_memory: bool = False, session_id: str | None = None
+    ) -> None:
+        """Keep messages of a session. They are not changed: LlamaIndex's own way writes the session into them."""
+        if self.accept_short_term_memory or not from_short_term_memory:
+            await self._keep(messages, session_id)
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        for message in messages:
+            await self._keep([message], message.additional_kwargs.get(_SESSION))
+
+    async def _keep(self, messages: Sequence[ChatMessage], session_id: str | None) -> None:
+        kept = [
+            Memory(text, thread=session_id, type="message", metadata={"role": message.role.value})
+            for message in messages
+            if message.role.value in self.roles and (text := _text(message))
+        ]
+        if kept:
+            view = self.session(session_id)
+            await in_thread(lambda: view.add_many(kept))
+
+    async def _aget(
+        self, messages: list[ChatMessage] | None = None, session_id: str | None = None, **block_kwargs: Any
+    ) -> str:
+        said = [text for message in messages or [] if message.role.value == "user" and (text := _text(message))]
+        query = " ".join(said[-self.retrieval_context_window :])
+        if not query:
+            return ""
+        how = {"k": self.similarity_top_k, **self.search_kwargs}
+        how.update({name: block_kwargs[name] for name in _ASKED if name in block_kwargs})
+        return "\n".join(_line(result.memory) for result in await self.session(session_id).asearch(query, **how))
+
+    async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
+        """Leave out the least relevant memories, which come last, until enough tokens are saved."""
+        lines = content.split("\n")
+        saved = 0
+        while lines and saved < tokens_to_truncate:
+            saved += count_tokens(lines.pop() + "\n")
+        return "\n".join(lines) or None
+
+
+def _text(message: ChatMessage) -> str:
+    return " ".join(block.text for block in message.blocks if isinstance(block, TextBlock)).strip()
+
+
+def _line(memory: Memory) -> str:
+    """One memory in one line: when, who, what."""
+    when = "" if memory.created_at is None else f"[{memory.created_at:%Y-%m-%d}] "
+    role = memory.metadata.get("role")
+    return f"{when}{f'{role}: ' if role else ''}{' '.join(memory.text.split())}"
