@@ -67,8 +67,12 @@ class SQLiteStore:
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        strict: bool = True,
     ) -> _list[str]:
-        """Add or update (same id) memories, all or none of them; give their ids."""
+        """Add or update (same id) memories, all or none of them; give their ids.
+
+        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
+        """
         _check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
             raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
@@ -78,7 +82,7 @@ class SQLiteStore:
             return []
         with self._writing() as log:
             ids = writes.assign_ids(memories, now=log.at)
-            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress)
+            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
         return ids
 
     @guarded

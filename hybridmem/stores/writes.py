@@ -52,8 +52,9 @@ def put(
     namespace: str,
     vectors: Sequence[Any] | None,
     progress: Progress | None = None,
+    strict: bool = True,
 ) -> None:
-    """Add or update memories in order, then hide what they supersede."""
+    """Add or update memories in order, then hide what they supersede; not `strict`: as far as it is known."""
     superseded: dict[str, str] = {}
     for start in range(0, len(ids), _CHUNK):
         end = min(start + _CHUNK, len(ids))
@@ -70,7 +71,7 @@ def put(
         log.flush()
         if progress is not None:
             progress(end, len(ids))
-    _supersede(log, namespace, superseded)
+    _supersede(log, namespace, superseded, strict=strict)
 
 
 def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
@@ -100,13 +101,13 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
     log.record(head, PUT, body=row, vector=vector)
 
 
-def _supersede(log: Log, namespace: str, superseded: Mapping[str, str]) -> None:
+def _supersede(log: Log, namespace: str, superseded: Mapping[str, str], *, strict: bool) -> None:
     heads = log.heads(namespace, superseded)
     for old, new in superseded.items():
         head = heads.get(old)
-        if head is None:
+        if head is None and strict:
             raise NotFoundError(f"memory {new!r} supersedes {old!r}, which namespace {namespace!r} has never known")
-        if head.live and head.status != "superseded":
+        if head is not None and head.live and head.status != "superseded":
             head.status = "superseded"
             log.record(head, STATUS)
 

@@ -102,6 +102,9 @@ class Follower:
 
 
 class StoreConformance:
+    MANY = 2500
+    """More than any page or batch of the store holds."""
+
     @pytest.fixture
     def clock(self):
         return Clock()
@@ -129,12 +132,12 @@ class StoreConformance:
 
     def test_many_at_once(self, store):
         seen = []
-        ids = store.put([Memory(f"text {i}") for i in range(2500)], progress=lambda *a: seen.append(a))
-        assert len(set(ids)) == 2500
-        assert seen[-1] == (2500, 2500)
+        ids = store.put([Memory(f"text {i}") for i in range(self.MANY)], progress=lambda *a: seen.append(a))
+        assert len(set(ids)) == self.MANY
+        assert seen[-1] == (self.MANY, self.MANY)
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-        assert store.count(view=NOW) == 2500
-        assert texts(store.get(ids, view=NOW)) == [f"text {i}" for i in range(2500)]
+        assert store.count(view=NOW) == self.MANY
+        assert texts(store.get(ids, view=NOW)) == [f"text {i}" for i in range(self.MANY)]
         assert [m.id for m in store.list(view=NOW)] == sorted(ids)
         assert ids == sorted(ids)
 
@@ -473,11 +476,11 @@ class StoreConformance:
     # --- views
 
     def test_list_pages(self, store):
-        store.put([Memory(f"{i}", id=f"{i:04}", type="odd" if i % 2 else "even") for i in range(1200)])
+        store.put([Memory(f"{i}", id=f"{i:04}", type="odd" if i % 2 else "even") for i in range(self.MANY)])
         assert [m.id for m in store.list(view=NOW, limit=3)] == ["0000", "0001", "0002"]
         assert [m.id for m in store.list(view=NOW, limit=2, after="0002")] == ["0003", "0004"]
         assert list(store.list(view=NOW, limit=0)) == []
-        assert len(list(store.list(view=NOW))) == 1200
+        assert len(list(store.list(view=NOW))) == self.MANY
         assert len(list(store.list(view=NOW, limit=501))) == 501
         assert [m.id for m in store.list(view=NOW, filter={"type": "odd"}, limit=2, after="0100")] == ["0101", "0103"]
         with pytest.raises(ConfigError):
@@ -696,17 +699,17 @@ class StoreConformance:
         assert [c.vector.tolist() for c in store.changes(0, view=NOW, vectors=True)] == [[1.0]]
 
     def test_a_long_stream_shows_one_moment(self, store):
-        store.put([Memory(f"{i}", id=f"{i:05}") for i in range(3000)])
+        store.put([Memory(f"{i}", id=f"{i:05}") for i in range(self.MANY)])
         stream = store.changes(0, view=NOW)
         first = next(stream)
-        store.put([Memory("changed", id=f"{i:05}") for i in range(3000)])
+        store.put([Memory("changed", id=f"{i:05}") for i in range(self.MANY)])
         told = [first, *stream]
-        assert [c.memory.text for c in told] == [str(i) for i in range(3000)]
-        assert [c.seq for c in told] == list(range(1, 3001))
+        assert [c.memory.text for c in told] == [str(i) for i in range(self.MANY)]
+        assert [c.seq for c in told] == list(range(1, self.MANY + 1))
         abandoned = store.changes(0, view=NOW)
         next(abandoned)
         del abandoned
-        assert len(list(store.changes(3000, view=NOW))) == 3000
+        assert len(list(store.changes(self.MANY, view=NOW))) == self.MANY
 
     # --- side tables
 
