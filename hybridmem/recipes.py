@@ -56,7 +56,7 @@ _DEFAULT = Fusion(
 RECIPES: dict[str, Fusion] = {
     "rrf": Fusion(),
     "default": _DEFAULT,
-    "competition": replace(_DEFAULT, boost=Competition(), conflicts=Conflicts()),
+    "competition": replace(_DEFAULT, boost=Competition(), substance=None, dated=None, conflicts=Conflicts()),
 }
 
 

@@ -63,6 +63,19 @@ def test_why_not_names_the_stage_and_by_how_much():
     assert Explanation("q").why_not("x") == "x: found by no arm (no arms)"
 
 
+def test_what_the_arms_could_not_see_is_told():
+    told = Explanation("q", hidden={"old": "it was superseded"}.get)
+    assert told.why_not("old") == "old: it was superseded"
+    assert told.why_not("new").startswith("new: found by no arm")
+
+
+def test_words_about_one_stage_are_joined():
+    trace = Trace()
+    trace.say("spread", "a", "one")
+    trace.say("spread", "a", "two")
+    assert trace._said == {("spread", "a"): "one, two"}
+
+
 def test_an_unreadable_date_says_that_it_is_neutral():
     told = explained(Fusion(boost=HalfLife()), [arm("a", [ROWS[2], Row("bare")])])
     assert "×1 (updated_at 'whenever' is not a date: neutral)" in str(told.receipts[0])
