@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,9 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.schema import (
     BaseNode,
     IndexNode,
-    NodeRelationship,
     NodeWithScore,
     QueryBundle,
     QueryType,
-    RelatedNodeInfo,
 )
 
 from hybridmem.association import (
@@ -40,10 +37,10 @@ from hybridmem.association import (
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.graph_arm import explain_paths
-from hybridmem.indexes.graph import GraphSettings, ids_in
-from hybridmem.types import Edge
+from hybridmem.indexes.graph import GraphSettings
 from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied, nodes_of
-from llamaindex_hybridmem._conversion import node_source, to_memory, to_node
+from llamaindex_hybridmem._conversion import to_node
+from llamaindex_hybridmem._linking import linked
 from llamaindex_hybridmem._results import Why, fused_node
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
@@ -56,15 +53,6 @@ __all__ = ["GraphRetriever"]
 dispatcher = get_dispatcher(__name__)
 
 _CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_graph_call")
-
-_RELATIONS = {
-    NodeRelationship.NEXT: ("next", False),
-    NodeRelationship.PREVIOUS: ("next", True),
-    NodeRelationship.PARENT: ("parent", False),
-    NodeRelationship.CHILD: ("parent", True),
-    NodeRelationship.SOURCE: ("source", False),
-}
-"""What each relationship is called, and whether it is told from its far end."""
 
 
 class GraphRetriever(BaseRetriever):
@@ -111,8 +99,8 @@ class GraphRetriever(BaseRetriever):
         refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
         _check(nodes, memory, store, seed, graph)
         self._memory, self._store, self._graph = memory, store, graph
-        self._thread_key = thread_key
-        self._links_keys = [links_key] if isinstance(links_key, str) else list(links_key)
+        names = (links_key,) if isinstance(links_key, str) else tuple(links_key)
+        self._link = partial(linked, thread_key=thread_key, links_keys=names)
         self._arm: Arm | None = None if seed is None else arms_of([seed])[0]
         self._corpus: Corpus[BaseNode] | None = None
         if nodes is not None:
@@ -173,7 +161,7 @@ class GraphRetriever(BaseRetriever):
 
     def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
         """Add nodes, or replace those of the same id; the next question sees them. Gives their ids."""
-        return self._own().add([self._linked(node) for node in nodes])
+        return self._own().add([self._link(node) for node in nodes])
 
     def delete_nodes(self, node_ids: Sequence[str], /) -> int:
         """Take nodes out; how many there were."""
@@ -284,47 +272,25 @@ class GraphRetriever(BaseRetriever):
         return Call(lambda: read(_kept(work(), arm, request)), later)
 
     def _start(self, found: list[NodeWithScore]) -> tuple[list[Linked], dict[str, float]]:
-        return [self._linked(one.node) for one in found], _values(found)
+        return [self._link(one.node) for one in found], _values(found)
 
     def _fetch(self, ids: list[str]) -> Call:
         store = self._store
         if not hasattr(store, "get_nodes"):
-            return Call.of(lambda: list(map(self._linked, store(ids))))
+            return Call.of(lambda: list(map(self._link, store(ids))))
         softly = {"raise_error": False} if hasattr(store, "get_node") else {}  # a docstore may lack some of them
 
         async def later() -> list[Linked]:
-            return list(map(self._linked, await store.aget_nodes(ids, **softly)))
+            return list(map(self._link, await store.aget_nodes(ids, **softly)))
 
-        now = Call.of(lambda: list(map(self._linked, store.get_nodes(ids, **softly))))
+        now = Call.of(lambda: list(map(self._link, store.get_nodes(ids, **softly))))
         return now._replace(later=later) if softly else now  # vector stores' async often blocks: rather a thread
-
-    def _linked(self, node: BaseNode) -> Linked:
-        """A node with what the graph needs to know of it."""
-        memory, said = to_memory(node), node.metadata
-        links = [one for name in self._links_keys for one in ids_in(said.get(name))]
-        thread, source = said.get(self._thread_key), node_source(node)
-        entities = memory.entities if source is None else (*memory.entities, f"source {source}")
-        memory = replace(
-            memory,
-            thread=None if thread is None else str(thread),
-            entities=entities,
-            metadata={"links": links} if links else {},
-        )
-        return Linked(memory, node, tuple(_edges(node)))
 
     def _results(self, bundle: QueryBundle, found: Sequence[Found]) -> list[NodeWithScore]:
         paths = {one.item.id_: one.activation for one in found}
         lines = {one.item.id_: one.line for one in found}
         why = Why(partial(explain_paths, bundle.query_str, paths, lines))
         return [fused_node(node, won.value, why) for node, won, _ in found]
-
-
-def _edges(node: BaseNode) -> Iterator[Edge]:
-    for kind, related in node.relationships.items():
-        name, far = _RELATIONS[kind]
-        for other in [related] if isinstance(related, RelatedNodeInfo) else related:
-            ends = (other.node_id, node.id_) if far else (node.id_, other.node_id)
-            yield Edge(*ends, name)
 
 
 def _values(found: Sequence[NodeWithScore]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.adjacency import Floats, Ints, Rows
 from hybridmem.indexes.chains import Links
+from hybridmem.indexes.fronts import Front, among, highest, join, peaks, strongest
 from hybridmem.types import Activation, Hits
 
 __all__ = ["Picture", "Weights"]
@@ -34,76 +34,8 @@ class Weights(NamedTuple):
     max_fanout: int
 
 
-class Front(NamedTuple):
-    """Activations on their way: at which node, from which seed, how much, and which entry of the log each is."""
-
-    node: Ints
-    origin: Ints
-    value: Floats
-    at: Ints
-
-    def take(self, places: npt.NDArray[Any]) -> Front:
-        return Front(self.node[places], self.origin[places], self.value[places], self.at[places])
-
-
-def _join(fronts: Sequence[Front]) -> Front:
-    if len(fronts) == 1:
-        return fronts[0]
-    return Front(*map(np.concatenate, zip(*fronts, strict=True)))
-
-
 _PRUNE = 2048
 """Activations from which on only the best of each node go on: below it, following all is cheaper than choosing."""
-
-_BUFFERS: deque[tuple[Floats, Ints]] = deque(maxlen=4)
-"""Scratch space by node number, all zero between uses: clearing what was touched is cheaper than a new array."""
-
-
-def _borrow(size: int) -> tuple[Floats, Ints]:
-    try:
-        best, slot = _BUFFERS.pop()
-    except IndexError:
-        return np.zeros(size), np.empty(size, np.intp)
-    if len(best) < size:
-        return np.zeros(size + size // 4), np.empty(size + size // 4, np.intp)
-    return best, slot
-
-
-def strongest(front: Front, *, size: int, rivals: bool) -> Ints:
-    """Places of each node's highest activation, the first of equals; with `rivals` also of the best from another seed.
-
-    A seed whose best activation is its own needs the rival; and so does everyone on the way to a seed.
-    """
-    best, slot = _borrow(size)
-    first = _winners(front.node, front.value, np.arange(len(front.node)), best, slot)
-    if rivals and len(first):
-        slot[front.node[first]] = first
-        other = (front.origin != front.origin[slot[front.node]]).nonzero()[0]
-        second = _winners(front.node[other], front.value[other], other, best, slot)
-        first = np.concatenate((first, second))
-        first.sort()
-    _BUFFERS.append((best, slot))
-    return first
-
-
-def _winners(nodes: Ints, values: Floats, places: Ints, best: Floats, slot: Ints) -> Ints:
-    np.maximum.at(best, nodes, values)
-    top = (values == best[nodes]).nonzero()[0]
-    best[nodes] = 0.0
-    nodes, places = nodes[top], places[top]
-    slot[nodes[::-1]] = places[::-1]  # of equals the first stays: it is written last
-    return places[slot[nodes] == places]
-
-
-def _highest(node: Ints, value: Floats, most: int) -> Ints:
-    """Places of the `most` highest values; of equals at the edge the older nodes."""
-    floor = np.partition(value, -most)[-most]
-    above = (value > floor).nonzero()[0]
-    level = (value == floor).nonzero()[0]
-    level = level[np.argsort(node[level], kind="stable")]
-    kept = np.concatenate((above, level[: most - len(above)]))
-    kept.sort()
-    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +75,12 @@ class Picture:
         _check(hops, decay)
         start = self._start(seeds)
         node, value = self._reached(start, hops, decay, rivals=include_seeds)
-        ours = (
-            np.zeros(0, np.bool_) if include_seeds and len(node) <= self.max_reached else self._among(node, start.node)
-        )
         if not include_seeds:
-            node, value = node[~ours], value[~ours]
+            others = ~among(node, start.node, size=self.count)
+            node, value = node[others], value[others]
         if len(node) > self.max_reached:
-            kept = _highest(node, np.where(ours, np.inf, value) if include_seeds else value, self.max_reached)
+            worth = np.where(among(node, start.node, size=self.count), np.inf, value)  # seeds are always told
+            kept = highest(node, worth, self.max_reached)
             node, value = node[kept], value[kept]
         found = dict(zip(map(self.ids.__getitem__, node.tolist()), value.tolist(), strict=True))
         if not include_seeds and len(start.node) < len(seeds):  # a seed of no value passes nothing, but is a seed
@@ -167,14 +98,14 @@ class Picture:
         for _ in range(hops):
             if not len(front.node):
                 break
-            joined = _join([state, self._step(front, decay)])
+            joined = join([state, self._step(front, decay)])
             kept = strongest(joined, size=self.count, rivals=True)
             fresh = joined.take(kept[kept >= len(state.node)])
             log.append(fresh)  # here `at` is where it came from
             front = fresh._replace(at=np.arange(size, size + len(fresh.node)))
             size += len(fresh.node)
-            state = _join([state.take(kept[kept < len(state.node)]), front])
-        return self._told(state, _join(log), targets)
+            state = join([state.take(kept[kept < len(state.node)]), front])
+        return self._told(state, join(log), targets)
 
     def items(self, keys: Sequence[str], /) -> list[Any]:
         """The items behind keys that no arm had found; None where unknown."""
@@ -194,7 +125,7 @@ class Picture:
         top = max(finite.values(), default=1.0)
         start = self._start({key: value / top for key, value in finite.items()})
         node, value = self._reached(start, hops, decay, rivals=True)
-        node, value = self._peaks(np.concatenate((start.node, node)), np.concatenate((start.value, value)))
+        node, value = peaks(np.concatenate((start.node, node)), np.concatenate((start.value, value)), size=self.count)
         if len(node) > k:  # name only those that can be among the k best
             floor = np.partition(value, -k)[-k]
             able = (value >= floor).nonzero()[0]
@@ -285,28 +216,12 @@ class Picture:
             state.append(front)
             if hop < hops - 1 and (len(front.node) > _PRUNE or hop > 0):  # echoes would go to and fro for ever
                 known = sum(len(part.node) for part in state[:-1])
-                joined = _join(state)
+                joined = join(state)
                 kept = strongest(joined, size=self.count, rivals=rivals)
                 front, state = joined.take(kept[kept >= known]), [joined.take(kept)]
-        node, origin, value, _ = _join(state)
+        node, origin, value, _ = join(state)
         foreign = ((node != origin) & (value > 0)).nonzero()[0]
-        return self._peaks(node[foreign], value[foreign])
-
-    def _peaks(self, node: Ints, value: Floats) -> tuple[Ints, Floats]:
-        """Each node once, with its highest value."""
-        best, slot = _borrow(self.count)
-        first = _winners(node, value, np.arange(len(node)), best, slot)
-        _BUFFERS.append((best, slot))
-        return node[first], value[first]
-
-    def _among(self, node: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these nodes are among the others."""
-        mark, slot = _borrow(self.count)
-        mark[others] = 1.0
-        among: npt.NDArray[np.bool_] = mark[node] > 0
-        mark[others] = 0.0
-        _BUFFERS.append((mark, slot))
-        return among
+        return peaks(node[foreign], value[foreign], size=self.count)
 
     def _told(self, state: Front, log: Front, targets: Sequence[str]) -> dict[str, Activation]:
         foreign = state.take(((state.node != state.origin) & (state.value > 0)).nonzero()[0])

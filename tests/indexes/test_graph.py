@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
-from hybridmem.graph_arm import arm_paths, explain_arm, path_line
 from hybridmem.indexes import adjacency, graph, spreading
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
@@ -543,13 +542,6 @@ class TestReceipts:
             [Change(3, "", edge=Edge("b", "a", "weak", 0.1)), Change(4, "", edge=Edge("a", "b", "strong", 2.0))]
         )
         assert index.snapshot().paths({"a": 1.0}, ["b"])["b"] == (1.0, 1, ("a", "strong", "b"))
-
-    def test_one_readable_line(self):
-        assert (
-            path_line(Activation(0.25, 1, ("m12", "entity Lisbon", "m40")), seed="bm25 #1")
-            == "seed m12 (bm25 #1) → entity Lisbon → m40 (0.25)"
-        )
-        assert path_line(Activation(1.0, 0, ("m12",))) == "seed m12 (1)"
 
     def test_items_come_from_the_callback(self):
         index = linked("ab")
