@@ -23,9 +23,15 @@ def pg_server():
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pg_url(pg_server):
-    """A database of the test's own."""
-    url = pg_server.database()
-    yield url
-    pg_server.drop(url)
+    """The address of a database that tests share: each opens schemas of its own in it."""
+    return pg_server.database()
+
+
+@pytest.fixture(scope="session")
+def pg_schemas(pg_url):
+    """Empty schemas to lend and take back."""
+    from tests import pgserver
+
+    return pgserver.Schemas(pg_url)

@@ -1,0 +1,306 @@
+"""Connections to PostgreSQL: a pool that survives restarts of the server, and errors in our own words."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
+
+from hybridmem.errors import (
+    ConfigError,
+    HybridMemError,
+    SchemaVersionError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+)
+from hybridmem.stores.pg.adapt import adapt, translate
+
+__all__ = ["Conn", "Database", "Limits", "explain"]
+
+LOCK = 0x48794D65
+"""The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
+T = TypeVar("T")
+Raw = psycopg.Connection[Any]
+
+
+class Conn:
+    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as they are asked."""
+
+    __slots__ = ("_cursors", "_stream", "raw")
+
+    def __init__(self, raw: Raw, /, *, stream: bool = False) -> None:
+        self.raw = raw
+        self._stream = stream
+        self._cursors: list[Any] = []
+
+    def seq_at(self, moment: float) -> int:
+        """The last seq recorded at or before a moment, in one look."""
+        query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
+        both = [query.format(table) for table in ("versions", "edge_log")]
+        row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
+        return int(row[0]) if row else 0
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement; a cursor over its rows."""
+        if not self._stream or not statement.startswith("SELECT"):
+            return self.raw.execute(translate(statement), parameters)
+        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")  # noqa: S311 - only a name
+        cursor.itersize = 1000
+        self._cursors.append(cursor)
+        return cursor.execute(translate(statement), parameters)
+
+    def close(self) -> None:
+        """Close what was streamed, read to its end or not."""
+        for cursor in self._cursors:
+            cursor.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long to wait for what, in seconds, and how many connections to hold."""
+
+    pool_size: int = 10
+    statement_timeout: float = 30.0
+    busy_timeout: float = 5.0
+    reconnect: float = 10.0
+    """For so long a read is tried again while the server cannot be reached, such as during its restart."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pool_size, bool) or not isinstance(self.pool_size, int) or self.pool_size < 1:
+            raise ConfigError(f"pool_size must be a whole number from 1 up, not {self.pool_size!r}")
+        for name in ("statement_timeout", "busy_timeout", "reconnect"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} must be a number of seconds >= 0, not {value!r}")
+
+
+class Database:
+    """One server as one store sees it: its pool, and how work is done on it."""
+
+    def __init__(self, url: str, /, *, schema: str, limits: Limits, settings: dict[str, str] | None = None) -> None:
+        self.url, self.schema, self.limits = url, schema, limits
+        self.name = _without_password(url)
+        self._settings = settings or {}
+        self._closed = False
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._pool = self._open()
+
+    def _open(self) -> ConnectionPool[Raw]:
+        limits = self.limits
+        return ConnectionPool(
+            self.url,
+            min_size=1,
+            max_size=limits.pool_size,
+            timeout=max(limits.busy_timeout, 0.1),
+            configure=self._configure,
+            kwargs={"autocommit": True, "connect_timeout": 10, "application_name": "hybridmem"},
+            open=True,
+            reconnect_timeout=max(limits.reconnect, 1.0),
+            name=self.name,
+        )
+
+    def _configure(self, conn: Raw) -> None:
+        adapt(conn)
+        milliseconds = {
+            "statement_timeout": self.limits.statement_timeout,
+            "lock_timeout": self.limits.busy_timeout,
+        }
+        for name, seconds in milliseconds.items():
+            conn.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), int(seconds * 1000)))
+        places = [self.schema, "public"]
+        found = conn.execute(
+            "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
+        ).fetchone()
+        if found is not None and found[0] not in places:
+            places.append(found[0])
+        conn.execute(sql.SQL("SET search_path = {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
+        for name, value in self._settings.items():  # a name with a dot that the server does not know yet is allowed
+            conn.execute("SELECT set_config(%s, %s, false)", (name, value))
+
+    @property
+    def pool(self) -> ConnectionPool[Raw]:
+        """The pool of this process: after a fork the child opens its own."""
+        if self._closed:
+            raise StoreClosedError(f"the store {self.name} is closed")
+        if os.getpid() != self._pid:
+            with self._lock:
+                if os.getpid() != self._pid:
+                    self._pool, self._pid = self._open(), os.getpid()
+        return self._pool
+
+    # --- reading
+
+    def read(self, work: Callable[[Conn], T], /) -> T:
+        """Run a read that may be run again: it is, until the server can be reached or `reconnect` is over."""
+        deadline = time.monotonic() + self.limits.reconnect
+        pause = 0.02
+        while True:
+            try:
+                with self.pool.connection() as raw:
+                    return work(Conn(raw))
+            except (psycopg.OperationalError, PoolTimeout) as error:
+                if not is_lost(error) or time.monotonic() >= deadline:
+                    raise explain(error, self.name) from error
+            except (psycopg.Error, TooManyRequests) as error:
+                raise explain(error, self.name) from error
+            self._renew()
+            time.sleep(pause)
+            pause = min(0.5, 2 * pause)
+
+    @contextmanager
+    def snapshot(self, *, stream: bool = False) -> Iterator[Conn]:
+        """A connection that sees one moment of the store, however many statements are run on it."""
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as raw:
+            conn = Conn(raw, stream=stream)
+            try:
+                yield conn
+            finally:
+                conn.close()
+
+    # --- writing
+
+    @contextmanager
+    def write(self, *, alone: bool = False) -> Iterator[Conn]:
+        """One transaction: everything in it happens, or nothing does.
+
+        Writers share the lock of the store; whoever changes everything holds it alone.
+        """
+        shared = "" if alone else "_shared"
+        begin = f"BEGIN; SELECT pg_advisory_xact_lock{shared}({LOCK}, {zlib.crc32(self.schema.encode()) >> 1})"
+        with self._transaction(begin) as raw:
+            yield Conn(raw)
+
+    @contextmanager
+    def alone(self) -> Iterator[Conn]:
+        """A connection outside a transaction, without a limit of time: for work that takes as long as it takes."""
+        with self._translated(), self.pool.connection() as raw:
+            raw.execute("SET statement_timeout = 0")
+            raw.execute("SET lock_timeout = 0")
+            try:
+                yield Conn(raw)
+            finally:
+                if not raw.closed:
+                    self._configure(raw)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Raw]:
+        with self._translated():
+            pool, raw = self._begin(begin)
+            try:
+                yield raw
+                raw.execute("COMMIT")
+            except BaseException:
+                if raw.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                    raw.execute("ROLLBACK")
+                raise
+            finally:
+                pool.putconn(raw)
+
+    def _begin(self, begin: str) -> tuple[ConnectionPool[Raw], Raw]:
+        """A connection with a transaction begun: one that broke while it lay idle is replaced, no work is lost on it."""
+        deadline = time.monotonic() + self.limits.reconnect
+        while True:
+            pool = self.pool
+            try:
+                raw = pool.getconn()
+                try:
+                    raw.execute(begin.encode())
+                except BaseException:
+                    if raw.pgconn.transaction_status == TransactionStatus.INERROR:
+                        raw.execute("ROLLBACK")
+                    pool.putconn(raw)
+                    raise
+            except (psycopg.OperationalError, PoolTimeout) as error:
+                if not is_lost(error) or time.monotonic() >= deadline:
+                    raise
+                self._renew()
+                time.sleep(0.02)
+            else:
+                return pool, raw
+
+    def _renew(self) -> None:
+        """Throw out the connections that a restart has broken."""
+        try:
+            self.pool.check()
+        except PoolTimeout:  # nothing to throw out yet
+            return
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except HybridMemError:
+            raise
+        except (psycopg.Error, PoolTimeout, TooManyRequests) as error:
+            raise explain(error, self.name) from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._pid:
+                self._pool.close()
+
+
+# --- errors
+
+
+def is_lost(error: BaseException, /) -> bool:
+    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
+    if isinstance(error, PoolTimeout):
+        return True
+    state = getattr(error, "sqlstate", None)
+    return state is None or state[:2] in ("08", "57") and state != "57014"
+
+
+_STATES: dict[str, tuple[type[StoreError], str]] = {
+    "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
+    "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
+    "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
+    "42501": (StoreError, "{name}: this role may not do that"),
+    "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
+    "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
+}
+
+
+def explain(error: BaseException, name: str, /) -> StoreError:
+    """An error of the driver in our own words."""
+    if isinstance(error, PoolTimeout):
+        return StoreBusyError(f"{name}: no connection within the time allowed; is the server up, is pool_size enough?")
+    state = getattr(error, "sqlstate", None) or ""
+    if state in _STATES:
+        kind, text = _STATES[state]
+        return kind(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
+    if isinstance(error, psycopg.OperationalError) and is_lost(error):
+        return StoreError(
+            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
+            f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
+        )
+    if state == "42P01":
+        return SchemaVersionError(f"{name}: a table is missing; was the schema changed by hand? ({_line(error)})")
+    return StoreError(f"{name}: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":…@", 1)))

@@ -1,0 +1,245 @@
+"""What is derived for searching in the server: terms, entities, metadata links and vectors of the memories on show."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psycopg
+
+from hybridmem.embed import unit
+from hybridmem.entities import spot
+from hybridmem.indexes.graph import GraphSettings
+from hybridmem.indexes.lexical import WEIGHTS, weigh
+from hybridmem.stores.codec import BODY, decode_vector
+from hybridmem.stores.log import Head
+from hybridmem.text import Analyzer
+
+__all__ = ["Derived", "Deriver", "Stats", "Wanted", "asks"]
+
+Raw = psycopg.Connection[Any]
+_COPY_FROM = 1000
+_PLACE = {name: place for place, name in enumerate(BODY)}
+
+
+class Stats(NamedTuple):
+    """How a namespace's live statistics change: N, Σ|D|, and the number of vectors."""
+
+    memories: int = 0
+    length: float = 0.0
+    vectors: int = 0
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What one memory is to have after a transaction."""
+
+    head: Head
+    shown: bool
+    before: bool
+    """Whether it was on show before, so that there is something to take away."""
+    text: bool = False
+    """Whether its words are to be written again; otherwise only its vector is new."""
+    body: tuple[Any, ...] | None = None
+    vector: bytes | None = None
+
+
+@dataclass(slots=True)
+class Derived:
+    """The memories of one transaction whose derived rows change."""
+
+    wanted: dict[int, Wanted] = field(default_factory=dict)
+
+    def note(
+        self,
+        head: Head,
+        /,
+        *,
+        shown: bool,
+        before: bool,
+        body: tuple[Any, ...] | None,
+        vector: bytes | None,
+        text: bool,
+    ) -> None:
+        """The last word about a memory counts."""
+        item = self.wanted.setdefault(head.mem, Wanted(head, shown, before))
+        item.head, item.shown = head, shown
+        item.text = item.text or text
+        item.body = body if body is not None else item.body
+        item.vector = vector if vector is not None else (item.vector if head.vector is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Deriver:
+    """How memories become terms, entities and links: the same for every client of a store, so it is on record."""
+
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    links_key: str = "links"
+    entities: str | Callable[[str], Iterable[str]] = "own"
+    max_links: int = 256
+
+    @classmethod
+    def of(cls, analyzer: Analyzer, graph: GraphSettings | None, /) -> Deriver:
+        """From what a memory was opened with."""
+        if graph is None:
+            return cls(analyzer)
+        return cls(analyzer, graph.links_key, graph.entities or "own", graph.max_fanout)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; a function is known by its name."""
+        named = self.entities if isinstance(self.entities, str) else f"function {self.entities.__qualname__}"
+        analyzer = self.analyzer.to_dict()
+        return {"analyzer": analyzer, "weights": dict(WEIGHTS), "links_key": self.links_key, "entities": named}
+
+    # --- writing
+
+    def write(self, raw: Raw, derived: Derived, /) -> dict[str, Stats]:
+        """Bring the derived rows of a transaction's memories up to date; how each namespace's statistics change."""
+        changes: dict[str, Stats] = {}
+        by_space: dict[str, list[Wanted]] = defaultdict(list)
+        for item in derived.wanted.values():
+            if item.shown or item.before:
+                by_space[item.head.namespace].append(item)
+        for namespace in sorted(by_space):
+            changes[namespace] = self._write_space(raw, namespace, by_space[namespace])
+        return changes
+
+    def _write_space(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> Stats:
+        words = [item for item in items if item.text and (item.shown or item.before)]
+        old = [item for item in words if item.before]
+        lost, lost_length = remove_words(raw, namespace, old) if old else (0, 0.0)
+        new = [item for item in words if item.shown]
+        self._load_bodies(raw, new)
+        length = self._add_words(raw, namespace, new) if new else 0.0
+        return Stats(len(new) - lost, length - lost_length, self._vectors(raw, namespace, items))
+
+    def _add_words(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> float:
+        documents: list[tuple[Any, ...]] = []
+        postings: list[tuple[Any, ...]] = []
+        mentions: list[tuple[Any, ...]] = []
+        pointers: list[tuple[Any, ...]] = []
+        for item in sorted(items, key=lambda item: item.head.mem):
+            body, mem, id_ = item.body, item.head.mem, item.head.id
+            if body is None:
+                continue
+            frequencies, length = weigh(_fields(body), analyzer=self.analyzer)
+            documents.append((namespace, mem, length, list(frequencies)))
+            postings += [(namespace, term, mem, tf, length) for term, tf in frequencies.items()]
+            mentions += [(namespace, key, id_, name) for key, name in self._entities(body)]
+            pointers += [(namespace, id_, target) for target in self._links(body) if target != id_]
+        insert(raw, "documents", ("text", "bigint", "real", "text[]"), documents)
+        insert(raw, "postings", ("text", "text", "bigint", "real", "real"), sorted(postings))
+        insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
+        insert(raw, "pointers", ("text", "text", "text"), pointers)
+        return sum(row[2] for row in documents)
+
+    def _entities(self, body: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+        names: Iterable[str] = json.loads(body[_PLACE["entities"]] or "[]")
+        if not names and self.entities != "own":
+            find = spot if isinstance(self.entities, str) else self.entities
+            names = find(body[_PLACE["text"]])
+        found: dict[str, str] = {}
+        for name in names:
+            if name.strip():
+                found.setdefault(" ".join(name.split()).casefold(), " ".join(name.split()))
+        return iter(found.items())
+
+    def _links(self, body: tuple[Any, ...]) -> list[str]:
+        metadata = body[_PLACE["metadata"]]
+        value = json.loads(metadata).get(self.links_key) if metadata else None
+        if isinstance(value, str):
+            return [value] if value else []
+        if not isinstance(value, list):
+            return []
+        return list(dict.fromkeys(str(key) for key in value[: self.max_links]))
+
+    # --- what was written earlier
+
+    @staticmethod
+    def _load_bodies(raw: Raw, items: Sequence[Wanted]) -> None:
+        missing = {item.head.body: item for item in items if item.body is None}
+        if missing:
+            query = f"SELECT seq, {', '.join(BODY)} FROM bodies WHERE seq = ANY(%s)"  # noqa: S608
+            for seq, *body in raw.execute(query, (list(missing),)):
+                missing[seq].body = tuple(body)
+
+    @staticmethod
+    def _vectors(raw: Raw, namespace: str, items: Sequence[Wanted]) -> int:
+        """Replace the vectors that changed, appeared or went; how many more there are now."""
+        if not _has_embeddings(raw, items):
+            return 0
+        old = [item.head.mem for item in items if item.before]
+        gone = raw.execute(
+            "DELETE FROM embeddings WHERE namespace = %s AND mem = ANY(%s)", (namespace, sorted(old))
+        ).rowcount if old else 0  # fmt: skip
+        have = [item for item in items if item.shown and item.head.vector is not None]
+        missing = {item.head.vector: item for item in have if item.vector is None}
+        if missing:
+            for seq, data in raw.execute("SELECT seq, data FROM vectors WHERE seq = ANY(%s)", (list(missing),)):
+                missing[seq].vector = data
+        rows = [(namespace, item.head.mem, *_embedding(item.vector)) for item in have if item.vector is not None]
+        insert(raw, "embeddings", ("text", "bigint", "integer", "vector"), sorted(rows))
+        return len(rows) - gone
+
+
+def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[int, float]:
+    """Take the terms, entities and links of memories away; how many had any, and Σ|D| of those."""
+    mems = sorted(item.head.mem for item in items)
+    raw.execute(
+        "DELETE FROM postings p USING (SELECT d.mem, unnest(d.terms) AS term FROM documents d WHERE d.namespace = %s "
+        "AND d.mem = ANY(%s)) q WHERE p.namespace = %s AND p.term = q.term AND p.mem = q.mem",
+        (namespace, mems, namespace),
+    )
+    lengths = raw.execute(
+        "DELETE FROM documents WHERE namespace = %s AND mem = ANY(%s) RETURNING length", (namespace, mems)
+    ).fetchall()
+    ids = [item.head.id for item in items]
+    for table in ("mentions", "pointers"):
+        raw.execute(f"DELETE FROM {table} WHERE namespace = %s AND id = ANY(%s)", (namespace, ids))  # noqa: S608
+    return len(lengths), sum(row[0] for row in lengths)
+
+
+def insert(raw: Raw, table: str, types: Sequence[str], rows: Sequence[tuple[Any, ...]], /) -> None:
+    """Insert rows: few as arrays in one statement, many by COPY."""
+    if not rows:
+        return
+    if len(rows) >= _COPY_FROM or "[]" in "".join(types) or "vector" in types:
+        if len(rows) < _COPY_FROM // 20:
+            marks = ", ".join(f"%s::{kind}" for kind in types)
+            with raw.cursor() as cursor:
+                cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
+            return
+        with raw.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        return
+    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
+    raw.execute(f"INSERT INTO {table} SELECT * FROM unnest({arrays})", tuple(map(list, zip(*rows, strict=True))))  # noqa: S608
+
+
+def _fields(body: tuple[Any, ...]) -> Mapping[str, str]:
+    tags = body[_PLACE["tags"]]
+    fields = {name: body[_PLACE[name]] for name in ("text", "title", "predicate")}
+    fields["tags"] = " ".join(json.loads(tags)) if tags else ""
+    return fields
+
+
+def _embedding(data: bytes | None) -> tuple[int, str]:
+    row = unit(decode_vector(data))
+    return len(row), "[" + ",".join(map(repr, row.tolist())) + "]"
+
+
+def _has_embeddings(raw: Raw, items: Sequence[Wanted]) -> bool:
+    if any(item.vector is not None for item in items):
+        return True
+    if not any(item.before or item.head.vector is not None for item in items):
+        return False
+    return raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)
+
+
+def asks(text: str, /) -> bool:
+    """Whether a memory asks a question, so that the next one of its thread is its answer."""
+    return "?" in text or "？" in text
