@@ -11,7 +11,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def evaluate(
     """Ask every system every case, and judge the lists.
 
     `systems` is a `HybridMemory` (measured arm by arm, fused, and without each of its stages in turn), a LangChain or
-    LlamaIndex retriever, a function from a query to ids, or a mapping from names to any of these.
+    LlamaIndex retriever, a function from a query to ids, an `Asked`, or a mapping from names to any of these.
     `baseline` names the system that the others are compared with (default: the first).
     """
     if not ks or any(k < 1 for k in ks):
@@ -177,6 +177,8 @@ def _ready(systems: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
 
 
 def _asked(name: str, system: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
+    if isinstance(system, Asked):
+        return [replace(system, name=name or system.name)]
     if hasattr(system, "search") and hasattr(system, "explain"):
         from hybridmem.replay import memory_systems
 
