@@ -35,7 +35,8 @@ def test_no_module_of_the_core_names_a_framework():
 def test_what_is_public_is_pinned():
     assert sorted(hybridmem.__all__) == [
         "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Explanation", "Fusion",
-        "GraphSettings", "HalfLife", "HybridMemory", "Memory", "NamedDate", "Pack", "QualityGate", "Ranking", "Receipt", "Rerank",
+        "GraphSettings", "HalfLife", "HybridMemory", "Memory", "NamedDate", "Pack", "QualityGate", "Ranking",
+        "Receipt", "Rerank",
         "Result", "SourceDedup", "Spread", "Substance", "__version__", "load_recipe", "save_recipe", "weighted_rrf",
     ]  # fmt: skip
     for name in hybridmem.__all__:
