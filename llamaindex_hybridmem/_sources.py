@@ -135,11 +135,15 @@ class ArmsSource:
         cls, arms: Sequence[Arm], recipe: Fusion, on_error: OnError, timeout: Timeout, clock: Callable[[], float]
     ) -> ArmsSource:
         """These arms by this recipe, which must have a weight for each."""
-        weights = recipe.weights_for([arm.name for arm in arms])
-        asked = {arm.name: weight for arm, weight in zip(arms, weights, strict=True) if weight > 0}
+        names = [arm.name for arm in arms]
+        shares = recipe.weights_for(names)
+        asked = {name for name, share in zip(names, shares, strict=True) if share > 0}
+        if recipe.weights is not None:  # the numbers as they were given: dividing twice would change the last digit
+            given = recipe.weights if isinstance(recipe.weights, Mapping) else zip(names, recipe.weights, strict=True)
+            recipe = replace(recipe, weights={name: weight for name, weight in dict(given).items() if name in asked})
         idle = tuple(ArmList(arm.name, [], skipped="weight 0") for arm in arms if arm.name not in asked)
         heard = tuple(arm for arm in arms if arm.name in asked)
-        return cls(heard, idle, replace(recipe, weights=asked), on_error, timeout, clock)
+        return cls(heard, idle, recipe, on_error, timeout, clock)
 
     def answer(self, asked: Asked, /) -> Answer:
         """Ask in threads; ask deeper while fewer than k are left although the arms have more."""
