@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
+from hybridmem.fusion import Fusion
+from hybridmem.stages import Spread
 from hybridmem.stages.prior import NamedDate, Period, Substance, named_period
 from hybridmem.types import Context, Ranking
 
@@ -133,3 +135,43 @@ def test_bad_settings(make):
 def test_period_as_text():
     assert str(Period(2023, 7, 7)) == "2023-07-07"
     assert str(Period(None, 7, None)).endswith("-07")
+
+
+class Pair:
+    """m0 reminds of m9, which no arm found."""
+
+    def spread(self, seeds, /, *, hops=2, decay=0.5, include_seeds=False):
+        return {"m9": seeds["m0"] * decay} if "m0" in seeds else {}
+
+    def items(self, keys, /):
+        return [{"id": key, "thread": "t"} for key in keys]
+
+
+def test_the_thread_speaks_for_its_turns():
+    before = ranking((1.0, {}), (0.8, {"thread": "t"}), (0.2, {"thread": "t"}), (0.1, {"thread": "u"}))
+    stage = Spread(strength=0.0, thread=0.5)
+    after = stage(before, context())
+    # alone: its own score counts as its thread's; in t the best is 0.8
+    assert dict(zip(after.keys, after.scores, strict=True)) == pytest.approx(
+        {"m0": 1.0 + 0.5 * 1.0, "m1": 0.8 + 0.5 * 0.8, "m2": 0.2 + 0.5 * 0.8, "m3": 0.1 + 0.5 * 0.1}
+    )
+    assert stage.ceiling(1.0) == 1.5
+    assert stage(ranking(), context()) == ranking()
+
+
+def test_thread_and_neighbours_look_at_the_same_scores():
+    before = ranking((1.0, {}), (0.8, {"thread": "t"}))
+    known = context()
+    known.graph = Pair()
+    after = Spread(strength=0.6, thread=0.5)(before, known)
+    # m9 came by the graph, with 1.0 · 0.5, and its thread's best is 0.8
+    assert dict(zip(after.keys, after.scores, strict=True)) == pytest.approx(
+        {"m0": 1.0 + 0.5 * 1.0, "m1": 0.8 + 0.5 * 0.8, "m9": 0.6 * 0.5 + 0.5 * 0.8}
+    )
+
+
+def test_a_recipe_runs_the_priors_after_the_boost():
+    recipe = Fusion(substance=Substance(), dated=NamedDate(), spread=Spread(thread=0.3))
+    assert [type(stage) for stage in recipe._stages] == [Spread, Substance, NamedDate]
+    with pytest.raises(ConfigError, match="spread thread = -1 is not allowed"):
+        Spread(thread=-1)
