@@ -41,7 +41,9 @@ class MarkdownStore:
 
     def _start(self) -> None:
         self.folder.joinpath(_HOME).mkdir(parents=True, exist_ok=True)
-        self.index = SQLiteStore(self.path, clock=self._clock, busy_timeout=self._busy_timeout)
+        self.index = SQLiteStore(  # the notes are the truth: the index may lose its last writes in a power cut
+            self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
+        )
         try:
             self._notes = Folder(self.folder, self.index)
             self._notes.sync()

@@ -481,8 +481,8 @@ class StoreConformance:
         assert [m.id for m in store.list(view=NOW, limit=2, after="0002")] == ["0003", "0004"]
         assert list(store.list(view=NOW, limit=0)) == []
         assert len(list(store.list(view=NOW))) == self.MANY
-        assert len(list(store.list(view=NOW, limit=501))) == 501
-        assert [m.id for m in store.list(view=NOW, filter={"type": "odd"}, limit=2, after="0100")] == ["0101", "0103"]
+        assert len(list(store.list(view=NOW, limit=101))) == 101
+        assert [m.id for m in store.list(view=NOW, filter={"type": "odd"}, limit=2, after="0050")] == ["0051", "0053"]
         with pytest.raises(ConfigError):
             store.list(view=NOW, limit=-1)
 
@@ -720,11 +720,11 @@ class StoreConformance:
         store.set_meta("embedder", "wordllama 256")
         assert store.get_meta("embedder") == "wordllama 256"
 
-    @pytest.mark.parametrize("size", [0, 1, 4 * 2**20, 9 * 2**20 + 1])
+    @pytest.mark.parametrize("size", [0, 1, 9 * 2**20 + 1])
     def test_snapshots(self, store, size):
         blob = bytes(range(256)) * (size // 256) + bytes(size % 256)
         assert store.load_snapshot("bm25") is None
-        store.save_snapshot("bm25", 1, b"old" * 5_000_000)
+        store.save_snapshot("bm25", 1, b"old" * 1_500_000)
         store.save_snapshot("bm25", 7, blob)
         store.save_snapshot("bm25", 9, b"ana's", namespace="ana")
         assert store.load_snapshot("bm25") == (7, blob)

@@ -21,10 +21,12 @@ from tests.stores.conformance import ALL, FULL, NOW, Clock, StoreConformance, te
 
 
 class TestConformance(StoreConformance):
-    MANY = 510
+    MANY = 120
 
     @pytest.fixture
-    def store_factory(self, tmp_path):
+    def store_factory(self, tmp_path, monkeypatch):
+        for page in ("sqlite._PAGE", "folder._CHUNK"):  # 120 files are enough to make pages of
+            monkeypatch.setattr(f"hybridmem.stores.{page}", 50)
         opened = []
 
         def make(clock=None, name="main"):
@@ -344,7 +346,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     memory=st.builds(
         Memory,
@@ -369,7 +371,7 @@ def test_a_note_reads_back_as_it_was(memory, links):
     assert parse_note(format_note(note), default_id="x", modified=0.0) == note
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.text(max_size=60) | st.text("-\n :a[]{}&*!|>'\"%@`#,?", max_size=60).map(lambda t: f"---\n{t}\n---\nx"))
 def test_any_file_is_a_note_or_a_clear_error(text):
     try:
@@ -380,7 +382,7 @@ def test_any_file_is_a_note_or_a_clear_error(text):
 
 
 @given(st.text())
-@settings(max_examples=100, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 def test_file_names_are_safe(text):
     name = file_name(text.encode("utf-8", "replace").decode())
     assert 0 < len(name) <= 120
