@@ -15,6 +15,7 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from hybridmem.errors import ArmError, ConfigError
+from hybridmem.fanout import in_thread
 from langchain_hybridmem._filtering import check_of, store_filter
 from langchain_hybridmem._runs import Patience
 from langchain_hybridmem._scores import Scored, asimilarities, similarities
@@ -67,16 +68,38 @@ class ScoredList(list[Document]):
         self.scores: list[float] | None = None if None in scores else cast("list[float]", scores)
 
 
-class _AskedWithScores(BaseRetriever):
-    """A plain `vectorstore.as_retriever()`, asked for similarities too; its run looks as it always did."""
+class _StandIn(BaseRetriever):
+    """Asks another retriever in its own way; the run looks as if that one had been asked."""
 
-    inner: VectorStoreRetriever
+    inner: Any
 
     def get_name(self, suffix: str | None = None, *, name: str | None = None) -> str:
-        return self.inner.get_name(suffix, name=name)
+        return str(self.inner.get_name(suffix, name=name))
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
-        return self.inner._get_ls_params(**kwargs)  # noqa: SLF001
+        return cast("LangSmithRetrieverParams", self.inner._get_ls_params(**kwargs))  # noqa: SLF001
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        inner = self.inner
+        shown = {"run_manager": run_manager} if inner._new_arg_supported else {}  # noqa: SLF001
+        return cast("list[Document]", inner._get_relevant_documents(query, **shown, **kwargs))  # noqa: SLF001
+
+
+class _InThread(_StandIn):
+    """A retriever without async code of its own: asked in a thread, and with keywords, which LangChain would refuse."""
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        manager = run_manager.get_sync()
+        found = await in_thread(lambda: self._get_relevant_documents(query, run_manager=manager, **kwargs))
+        return cast("list[Document]", found)
+
+
+class _AskedWithScores(_StandIn):
+    """A plain `vectorstore.as_retriever()`, asked for similarities too."""
 
     def _get_relevant_documents(
         self,
@@ -96,6 +119,19 @@ class _AskedWithScores(BaseRetriever):
     ) -> list[Document]:
         asked = {**self.inner.search_kwargs, **kwargs}
         return ScoredList(await asimilarities(self.inner.vectorstore, query, **asked))
+
+
+def _standing_in(kind: type[_StandIn], retriever: BaseRetriever) -> _StandIn:
+    return kind(inner=retriever, tags=retriever.tags, metadata=retriever.metadata, name=retriever.name)
+
+
+def _blocks(runnable: Any) -> bool:
+    """A retriever that has no async search of its own, only LangChain's default."""
+    return (
+        isinstance(runnable, BaseRetriever)
+        and type(runnable).ainvoke is BaseRetriever.ainvoke
+        and type(runnable)._aget_relevant_documents.__qualname__.startswith("BaseRetriever.")  # noqa: SLF001
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +188,11 @@ class Request(NamedTuple):
         return self.runnable.invoke(query, self.config, **self.keywords)
 
     async def acall(self, query: str) -> Any:
-        """Ask on the event loop."""
-        return await self.runnable.ainvoke(query, self.config, **self.keywords)
+        """Ask on the event loop; what would block it is asked in a thread."""
+        runnable = self.runnable
+        if _blocks(runnable):
+            runnable = _standing_in(_InThread, cast("BaseRetriever", runnable))
+        return await runnable.ainvoke(query, self.config, **self.keywords)
 
     def read(self, value: Any, arm: str) -> Brought:
         """What came back, as documents with scores where there are any, after the filter."""
@@ -257,5 +296,4 @@ def _store_request(retriever: Any, wish: Wish, config: RunnableConfig) -> Reques
     asked.update(wish.own)
     if retriever.search_type != "similarity" or not wish.scores:
         return Request(retriever, config, asked, check)
-    shown = {"tags": retriever.tags, "metadata": retriever.metadata, "name": retriever.name}
-    return Request(_AskedWithScores(inner=retriever, **shown), config, asked, check)
+    return Request(_standing_in(_AskedWithScores, retriever), config, asked, check)

@@ -6,7 +6,7 @@ import threading
 import uuid
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_classic.retrievers import EnsembleRetriever as Original
 from langchain_core.callbacks import BaseCallbackHandler
@@ -76,7 +76,7 @@ def same(found, expected):
 # --- the same documents in the same order
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100)
 @given(ensembles(unique_by=lambda document: document.page_content))
 def test_any_lists_give_what_the_original_gives(case):
     lists, options = case
@@ -85,7 +85,7 @@ def test_any_lists_give_what_the_original_gives(case):
     same(new.weighted_reciprocal_rank(lists), old.weighted_reciprocal_rank(lists))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25)
 @given(ensembles(unique_by=lambda document: document.page_content))
 def test_any_lists_give_what_the_original_gives_through_invoke_and_ainvoke(case):
     old, new = both(*case)
@@ -100,7 +100,7 @@ KEYED = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40)
 @given(ensembles(KEYED, unique_by=lambda document: document.metadata["uid"]))
 def test_an_id_key_gives_what_the_original_gives(case):
     lists, options = case
@@ -108,7 +108,7 @@ def test_an_id_key_gives_what_the_original_gives(case):
     same(new.invoke("?"), old.invoke("?"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40)
 @given(ensembles())
 def test_inputs_are_never_changed(case):
     lists, options = case
@@ -121,7 +121,7 @@ def test_inputs_are_never_changed(case):
 # --- where the original has a defect
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 @given(ensembles())
 def test_defect_duplicates_inside_one_list_count_once_at_their_best_rank(case):
     """The original adds them up, so that a retriever which repeats itself wins. Else the same: order, documents."""
