@@ -226,19 +226,21 @@ def over_store(
     from here: links in their metadata, and relationships. So threads and shared entities take no part.
     """
     first, values = yield seeds
-    corpus: Corpus[Any] = Corpus(replace(settings or GraphSettings(), thread=0.0, shared=0.0), words=False)
+    found: list[Linked] = []
     seen: set[str] = set()
     front: list[Linked] = first
     for hop in range(reach.hops + 1):
         front = [linked for linked in front if reach.check is None or reach.check(linked.item)]
         seen.update(linked.memory.id for linked in front)
-        corpus.add(front)
+        found += front
         wanted = dict.fromkeys(key for linked in front for key in _pointed(linked))
         missing = [key for key in wanted if key not in seen][: max(0, FETCHED - len(seen))]
         if hop == reach.hops or not missing:
             break
         seen.update(missing)
         front = yield fetch(missing)
+    corpus: Corpus[Any] = Corpus(replace(settings or GraphSettings(), thread=0.0, shared=0.0), words=False)
+    corpus.add(found)
     return corpus.search(values, reach)
 
 

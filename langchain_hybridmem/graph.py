@@ -207,7 +207,7 @@ class GraphRetriever(BaseRetriever):
         return ranks(keys, brought.scores)
 
     def _start(self, brought: Brought) -> tuple[list[Linked], dict[str, float]]:
-        linked = self._linked(_bare(brought))
+        linked = self._pointing(_bare(brought))
         return linked, ranks([one.memory.id for one in linked], brought.scores)
 
     def _fetch(self, ids: list[str]) -> Call:
@@ -218,24 +218,33 @@ class GraphRetriever(BaseRetriever):
             now, later = store.mget, getattr(store, "amget", None)
         else:
             now, later = store, None
-        plain = Call.of(lambda: self._linked([found for found in now(ids) if found is not None]))
+        plain = Call.of(lambda: self._pointing([found for found in now(ids) if found is not None]))
         if later is None:
             return plain
 
         async def wait() -> list[Linked]:
-            return self._linked([found for found in await later(ids) if found is not None])
+            return self._pointing([found for found in await later(ids) if found is not None])
 
         return plain._replace(later=wait)
 
-    def _linked(self, documents: Sequence[Document]) -> list[Linked]:
-        """Documents with what the graph needs to know of them."""
+    def _pointing(self, documents: Sequence[Document]) -> list[Linked]:
+        """Documents with the ids they list: all that counts where neighbours are fetched."""
         keys = DocumentReader(self.id_key).keys(documents)
+        return [
+            Linked(Memory("", id=key, metadata=self._links(document)), document)
+            for key, document in zip(keys, documents, strict=True)
+        ]
+
+    def _links(self, document: Document) -> dict[str, list[str]]:
         names = [self.links_key] if isinstance(self.links_key, str) else self.links_key
+        links = [one for name in names for one in ids_in(document.metadata.get(name))]
+        return {"links": links} if links else {}
+
+    def _linked(self, documents: Sequence[Document]) -> list[Linked]:
+        """Documents with all that the graph and BM25 need to know of them."""
         found = []
-        for key, document in zip(keys, documents, strict=True):
-            memory, said = to_memory(document), document.metadata
-            thread = said.get(self.thread_key)
-            links = [one for name in names for one in ids_in(said.get(name))]
+        for key, document in zip(DocumentReader(self.id_key).keys(documents), documents, strict=True):
+            memory, thread = to_memory(document), document.metadata.get(self.thread_key)
             node = Memory(
                 memory.text,
                 id=key,
@@ -244,7 +253,7 @@ class GraphRetriever(BaseRetriever):
                 thread=None if thread is None else str(thread),
                 entities=memory.entities,
                 created_at=memory.created_at,
-                metadata={"links": links} if links else {},
+                metadata=self._links(document),
             )
             found.append(Linked(node, document))
         return found

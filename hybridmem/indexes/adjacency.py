@@ -16,6 +16,9 @@ Floats = npt.NDArray[np.float64]
 _TAIL = 4096
 """How many live changes are kept beside the arrays: few enough to copy in microseconds, enough to merge rarely."""
 
+_FEW = 64
+"""In a small graph fewer: merging costs little there, and walking over arrays is faster than over the tail."""
+
 _NONE: Ints = np.empty(0, np.intp)
 _NO_WEIGHTS: Floats = np.empty(0, np.float64)
 
@@ -136,8 +139,8 @@ class Adjacency:
         self._shared = False  # a picture holds the tail: copy it before the next change
         self._frozen: Rows | None = None
 
-    def __bool__(self) -> bool:
-        return self._size > 0 or len(self._rows.targets) > len(self._cut)
+    def __len__(self) -> int:
+        return len(self._rows.targets) + self._size - len(self._cut)
 
     def add(self, row: int, slot: Slot) -> None:
         """Append a slot to a row."""
@@ -181,7 +184,7 @@ class Adjacency:
     def freeze(self) -> Rows:
         """The rows as they are now: costs nothing when nothing has changed, and no copy of the arrays ever."""
         if self._frozen is None:
-            if self._size + len(self._cut) > _TAIL:
+            if self._size + len(self._cut) > min(_TAIL, max(_FEW, len(self._rows.targets) // 16)):
                 self._merge()
             self._frozen = self._picture()
             self._shared = True

@@ -22,7 +22,7 @@ from hybridmem.types import Edge, Hits, Memory
 
 __all__ = ["GraphIndex", "GraphSettings", "ids_in"]
 
-_BULK = 4096  # edges of one batch from which on they go straight into new arrays
+_BULK = 64  # edges of one batch from which on they go straight into new arrays (in a large graph: 1/256 of it)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class GraphIndex:
         self._label_numbers: dict[tuple[str, str], int] = {}
         self._labels: list[str] = []
         self._meta = self._label("metadata", self.settings.links_key)
-        self._linked = False
+        self._noted: dict[tuple[int, int, int], float] = {}  # edges of this batch; the last one of a kind counts
         self._picture = self._freeze()
 
     def __len__(self) -> int:
@@ -104,16 +104,15 @@ class GraphIndex:
         """Take changes in order. Readers see all of a batch or nothing of it."""
         with self._lock:
             watermark = self.watermark
-            edges: dict[tuple[int, int, int], float] = {}  # set in this batch, the last one of a kind counts
             for change in changes:
                 watermark = max(watermark, change.seq)
                 if change.edge is not None:
-                    self._note_edge(change.edge, gone=change.gone, into=edges)
+                    self._note_edge(change.edge, gone=change.gone)
                 elif change.memory is None:
                     self._drop(change.id)
                 else:
                     self._put(change)
-            self._set_edges(edges)
+            self._set_edges()
             self._picture = self._freeze()
             self.watermark = watermark
 
@@ -131,10 +130,12 @@ class GraphIndex:
         settings = self.settings
         if settings.thread > 0:
             self._put_turn(node, memory, change)
-        if settings.metadata > 0 and memory.metadata:
-            self._put_links(node, memory.metadata.get(settings.links_key))
-        elif known:
-            self._put_links(node, None)
+        links = memory.metadata.get(settings.links_key) if settings.metadata > 0 else None
+        if known:
+            self._put_links(node, links)
+        elif links is not None:
+            for target in self._targets(node, links):
+                self._noted[node, target, self._meta] = settings.metadata
         names = self._names(memory)
         if names or known:
             self._put_entities(node, names)
@@ -158,16 +159,23 @@ class GraphIndex:
         turn = Turn(math.inf if at is None else at, first, node)
         self._chains.put(memory.thread, turn, asks="?" in memory.text or "？" in memory.text)
 
+    def _targets(self, node: int, value: Any) -> dict[int, None]:
+        numbers = dict.fromkeys(map(self._number, ids_in(value, most=self.settings.max_fanout)))
+        numbers.pop(node, None)
+        return numbers
+
     def _put_links(self, node: int, value: Any) -> None:
-        wanted = {self._number(key) for key in ids_in(value, most=self.settings.max_fanout)} - {node}
-        if not (wanted or self._linked):  # nothing to add and nothing that could be there to take away
+        """Make a known memory's metadata links what they are now."""
+        self._set_edges()
+        wanted = self._targets(node, value)
+        if not (wanted or self._links):
             return
         known = {slot.target for slot in self._links.row(node) if slot.label == 2 * self._meta}
-        for target in known - wanted:
+        for target in known - wanted.keys():
             self._unlink(node, target, self._meta)
-        for target in sorted(wanted - known):
-            self._linked = True
-            self._link(node, target, self._meta, self.settings.metadata)
+        for target in wanted:
+            if target not in known:
+                self._link(node, target, self._meta, self.settings.metadata)
 
     def _put_entities(self, node: int, names: Iterable[str]) -> None:
         wanted = dict.fromkeys(self._entity(name) for name in names if name.strip())
@@ -188,19 +196,22 @@ class GraphIndex:
             return memory.entities
         return spot(memory.text) if isinstance(chosen, str) else chosen(memory.text)
 
-    def _note_edge(self, edge: Edge, *, gone: bool, into: dict[tuple[int, int, int], float]) -> None:
+    def _note_edge(self, edge: Edge, *, gone: bool) -> None:
         """An edge of no weight is no edge; self-loops bring nothing; a weight that is no number cannot count."""
         first, second = self._number(edge.a), self._number(edge.b)
         weight = edge.weight * self.settings.explicit
         useful = not gone and weight > 0 and math.isfinite(weight) and first != second
-        into[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
+        self._noted[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
 
-    def _set_edges(self, edges: Mapping[tuple[int, int, int], float]) -> None:
+    def _set_edges(self) -> None:
+        """Write down the edges noted in this batch, all at once where they are many."""
+        edges, self._noted = self._noted, {}
         if self._links:
             for first, second, label in edges:
-                self._unlink(first, second, label)
+                if label != self._meta:  # those were noted for new memories only, which have none yet
+                    self._unlink(first, second, label)
         useful = [(*key, weight) for key, weight in edges.items() if weight > 0]
-        if len(useful) < _BULK:
+        if len(useful) < max(_BULK, len(self._links) // 256):
             for first, second, label, weight in useful:
                 self._link(first, second, label, weight)
             return

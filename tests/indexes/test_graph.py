@@ -146,6 +146,7 @@ def limits(request, monkeypatch):
     """Once as shipped, and once with limits so small that merging, bulk loading and pruning happen all the time."""
     if request.param == "tight":
         monkeypatch.setattr(adjacency, "_TAIL", 3)
+        monkeypatch.setattr(adjacency, "_FEW", 3)
         monkeypatch.setattr(graph, "_BULK", 2)
         monkeypatch.setattr(spreading, "_PRUNE", 1)
 
