@@ -160,7 +160,8 @@ class Engine:
     def _ask(self, question: Question) -> Ask:
         allowed = None
         if question.filter is not None:
-            allowed = self.store.ids(view=question.view, filter=question.filter)
+            choose = getattr(self.store, "choose", self.store.ids)  # a server may keep the filter to itself
+            allowed = choose(view=question.view, filter=question.filter)
         return Ask(question.text, question.vector, allowed)
 
     def _once(self, space: Space, ask: Ask, question: Question, depth: int) -> Answer:

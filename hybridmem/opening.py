@@ -52,6 +52,9 @@ def open_engine(
     try:
         if vectors is not None:
             settings = settings._replace(make_vectors=vectors)
+        adopt = getattr(store, "adopt", None)
+        if adopt is not None:
+            adopt(settings)
         own = getattr(store, "space", None)
         make = None if own is None else lambda _, view, chosen: own(view, chosen)
         return Engine(store, embedder=embedder, settings=settings, clock=clock, make_space=make)

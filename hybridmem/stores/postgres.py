@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -26,11 +27,14 @@ try:
 except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
-from hybridmem.stores.pg import links, schema
+from hybridmem.space import IndexSettings, LocalSpace, Space
+from hybridmem.stores.pg import links, schema, upkeep
+from hybridmem.stores.pg.chosen import Chosen
 from hybridmem.stores.pg.database import Conn, Database, Limits
 from hybridmem.stores.pg.derive import Deriver
 from hybridmem.stores.pg.dialect import PostgreSQL
 from hybridmem.stores.pg.log import PgLog
+from hybridmem.stores.pg.space import PgSpace
 
 __all__ = ["PostgresStore"]
 
@@ -58,13 +62,20 @@ class PostgresStore:
         statement_timeout: float = 30.0,
         busy_timeout: float = 5.0,
         reconnect: float = 10.0,
+        exact_below: int = 20_000,
+        prefix: int | None = None,
+        ef_search: int = 200,
     ) -> None:
+        """`exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`."""
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
         )
         self._clock = clock
         self._schema = _checked_schema(schema)
-        self._db = Database(url, schema=schema, limits=limits)
+        self._exact_below, self._prefix = exact_below, prefix
+        # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
+        tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
+        self._db = Database(url, schema=schema, limits=limits, settings=tuning)
         self._deriver = Deriver()
         self._vectors_ready = False
         self._ids: OrderedDict[tuple[View, filters.Condition, int], frozenset[str]] = OrderedDict()
@@ -84,6 +95,51 @@ class PostgresStore:
         if found != schema.VERSION:
             with self._db.write(alone=True) as conn:
                 schema.prepare(conn, self._schema, self.path)
+        record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
+        if record is not None:
+            self._deriver = Deriver.from_dict(record)
+
+    # --- searching inside the server
+
+    def adopt(self, settings: IndexSettings, /) -> None:
+        """Take the analyzer and the graph's sources of a memory; refuse others than those the store was filled with."""
+        if settings.make_vectors is not None:
+            raise ConfigError("PostgreSQL searches vectors by itself (pgvector): open the memory without vectors=")
+        wanted = Deriver.of(settings.analyzer, settings.graph)
+        if settings.graph is None:
+            wanted = replace(self._deriver, analyzer=settings.analyzer)
+        record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
+        if record != wanted.to_dict() and not (record is None and wanted == Deriver()):
+            with self._db.write(alone=True) as conn:
+                upkeep.adopt(conn, wanted, self.path)
+        self._deriver = wanted
+
+    def space(self, view: View, settings: IndexSettings, /) -> Space:
+        """What searches a view: the server, now; for the past and the superseded, indexes built here from its log."""
+        if view.as_of is not None or view.superseded:
+            return LocalSpace(self, view, settings)
+        return PgSpace(
+            view.namespace,
+            settings,
+            self._search,
+            has_vectors=self._has_vectors,
+            exact_below=self._exact_below,
+            prefix=self._prefix,
+        )
+
+    def _search(self, statement: filters.SQL) -> Sequence[tuple[Any, ...]]:
+        rows: Sequence[tuple[Any, ...]] = self._db.read(lambda conn: conn.execute(*statement).fetchall())
+        return rows
+
+    def choose(self, *, view: View, filter: Any = None) -> Set[str]:
+        """The ids that match a filter, read only when somebody looks: a search in the server filters there."""
+        condition = filters.parse(filter)
+        return Chosen(_sql(condition, view), lambda: self.ids(view=view, filter=condition))
+
+    def _has_vectors(self) -> bool:
+        if not self._vectors_ready:
+            self._vectors_ready = self._db.read(schema.has_vectors)
+        return self._vectors_ready
 
     # --- writing
 
@@ -165,10 +221,9 @@ class PostgresStore:
             log.finish()
 
     def _make_room_for_vectors(self) -> None:
-        if not self._vectors_ready:
-            if not self._db.read(schema.has_vectors):
-                with self._db.write(alone=True) as conn:
-                    schema.ensure_vectors(conn, self.path)
+        if not self._has_vectors():
+            with self._db.write(alone=True) as conn:
+                schema.ensure_vectors(conn, self.path)
             self._vectors_ready = True
 
     # --- reading
@@ -298,8 +353,6 @@ class PostgresStore:
 
     def check(self) -> list[str]:
         """What is wrong with the store, in words; an empty list when all is well."""
-        from hybridmem.stores.pg import upkeep
-
         with self._snapshot() as conn:
             return upkeep.check(conn)
 

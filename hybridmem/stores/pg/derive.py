@@ -12,6 +12,7 @@ import psycopg
 
 from hybridmem.embed import unit
 from hybridmem.entities import spot
+from hybridmem.errors import ConfigError
 from hybridmem.indexes.graph import GraphSettings
 from hybridmem.indexes.lexical import WEIGHTS, weigh
 from hybridmem.stores.codec import BODY, decode_vector
@@ -92,7 +93,22 @@ class Deriver:
         """The settings as JSON values; a function is known by its name."""
         named = self.entities if isinstance(self.entities, str) else f"function {self.entities.__qualname__}"
         analyzer = self.analyzer.to_dict()
-        return {"analyzer": analyzer, "weights": dict(WEIGHTS), "links_key": self.links_key, "entities": named}
+        return {
+            "analyzer": analyzer,
+            "weights": dict(WEIGHTS),
+            "links_key": self.links_key,
+            "entities": named,
+            "max_links": self.max_links,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any], /) -> Deriver:
+        """From what is on record. A function cannot be: whoever opened the store with one has to write."""
+        analyzer = Analyzer.from_dict(record["analyzer"])
+        entities = record["entities"]
+        if entities.startswith("function "):
+            entities = _unknown(entities)
+        return cls(analyzer, record["links_key"], entities, record["max_links"])
 
     # --- writing
 
@@ -218,6 +234,15 @@ def insert(raw: Raw, table: str, types: Sequence[str], rows: Sequence[tuple[Any,
         return
     arrays = ", ".join(f"%s::{kind}[]" for kind in types)
     raw.execute(f"INSERT INTO {table} SELECT * FROM unnest({arrays})", tuple(map(list, zip(*rows, strict=True))))  # noqa: S608
+
+
+def _unknown(name: str) -> Callable[[str], Iterable[str]]:
+    def refuse(_text: str) -> Iterable[str]:
+        raise ConfigError(
+            f"this store finds entities by your {name}: open it with HybridMemory(graph=GraphSettings(entities=…)) to write"
+        )
+
+    return refuse
 
 
 def _fields(body: tuple[Any, ...]) -> Mapping[str, str]:

@@ -1,11 +1,174 @@
 """Looking after the store: is it sound, and building again what is derived."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
 from __future__ import annotations
 
-from hybridmem.stores.pg.database import Conn
+from typing import Any
 
-__all__ = ["check"]
+from hybridmem.errors import ConfigError
+from hybridmem.stores.base import Progress
+from hybridmem.stores.codec import BODY
+from hybridmem.stores.log import _COLUMNS as HEAD
+from hybridmem.stores.log import Head
+from hybridmem.stores.pg.database import Conn
+from hybridmem.stores.pg.derive import Derived, Deriver
+from hybridmem.stores.pg.schema import get_setting, has_vectors, set_setting
+
+__all__ = ["adopt", "check", "rebuild"]
+
+_MOST = 5
+_BATCH = 2000
+_SHOWN = "m.live AND m.status <> 'superseded'"
+
+# Each row that a query finds is a broken promise; its columns fill the sentence.
+_PROMISES = (
+    (
+        "memory {0!r} of namespace {1!r} stands at version {2}, but its newest is {3}",
+        "SELECT m.id, m.namespace, m.seq, v.newest FROM memories m LEFT JOIN (SELECT mem, max(seq) AS newest FROM "
+        "versions GROUP BY mem) v USING (mem) WHERE v.newest IS DISTINCT FROM m.seq",
+    ),
+    (
+        "memory {0!r} of namespace {1!r} does not show what its version {2} says",
+        "SELECT m.id, m.namespace, m.seq FROM memories m JOIN versions v USING (seq) WHERE "
+        "(m.live, m.body, m.vector, m.status, m.strength, m.access_count, m.last_accessed, m.decayed, m.born, "
+        "m.namespace) IS DISTINCT FROM (v.live, v.body, v.vector, v.status, v.strength, v.access_count, "
+        "v.last_accessed, v.decayed, v.born, v.namespace)",
+    ),
+    (
+        "memory {0!r} of namespace {1!r} does not show the fields of its body {2}",
+        "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
+        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words, m.namespace) IS DISTINCT FROM "
+        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words, b.namespace)",
+    ),
+    (
+        "version {0} belongs to no memory",
+        "SELECT v.seq FROM versions v LEFT JOIN memories m USING (mem) WHERE m.mem IS NULL",
+    ),
+    (
+        "version {0} points at body {1}, which is missing",
+        "SELECT v.seq, v.body FROM versions v LEFT JOIN bodies b ON b.seq = v.body "
+        "WHERE b.seq IS NULL AND (v.live OR v.body IS NOT NULL)",
+    ),
+    (
+        "version {0} points at vector {1}, which is missing",
+        "SELECT v.seq, v.vector FROM versions v LEFT JOIN vectors x ON x.seq = v.vector "
+        "WHERE v.vector IS NOT NULL AND x.seq IS NULL",
+    ),
+    (
+        "the recorded time of version {0} lies before that of an earlier one",
+        "SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) t WHERE at < earlier",
+    ),
+    (
+        "namespace {0!r} says that its newest version is {1}, but it is {2}",
+        "SELECT s.namespace, s.seq, v.newest FROM spaces s JOIN (SELECT namespace, max(seq) AS newest FROM (SELECT "
+        "namespace, seq FROM versions UNION ALL SELECT namespace, seq FROM edge_log) u GROUP BY 1) v USING (namespace) "
+        "WHERE v.newest > s.seq",
+    ),
+    (
+        "the link {1!r} - {2!r} ({3}) of namespace {0!r} is not what the log says",
+        "SELECT e.namespace, e.a, e.b, e.relation FROM edges e LEFT JOIN edge_log l USING (seq) WHERE "
+        "(l.namespace, l.a, l.b, l.relation, l.weight, l.gone) IS DISTINCT FROM "
+        "(e.namespace, e.a, e.b, e.relation, e.weight, false)",
+    ),
+    (
+        "the link {1!r} - {2!r} ({3}) of namespace {0!r} has an end that is not there",
+        "SELECT e.namespace, e.a, e.b, e.relation FROM edges e "
+        "LEFT JOIN memories a ON a.namespace = e.namespace AND a.id = e.a AND a.live "
+        "LEFT JOIN memories b ON b.namespace = e.namespace AND b.id = e.b AND b.live "
+        "WHERE a.mem IS NULL OR b.mem IS NULL",
+    ),
+    (
+        "memory {0!r} of namespace {1!r} cannot be found by its words: reindex",
+        f"SELECT m.id, m.namespace FROM memories m LEFT JOIN documents d USING (namespace, mem) WHERE {_SHOWN} "
+        "AND d.mem IS NULL",
+    ),
+    (
+        "document {0} of namespace {1!r} belongs to no memory on show: reindex",
+        "SELECT d.mem, d.namespace FROM documents d LEFT JOIN memories m ON m.mem = d.mem AND m.namespace = d.namespace "
+        f"AND {_SHOWN} WHERE m.mem IS NULL",
+    ),
+    (
+        "document {0} of namespace {1!r} has {2} terms, but {3} postings: reindex",
+        "SELECT d.mem, d.namespace, cardinality(d.terms), COALESCE(p.n, 0) FROM documents d LEFT JOIN (SELECT "
+        "namespace, mem, count(*) AS n FROM postings GROUP BY 1, 2) p USING (namespace, mem) "
+        "WHERE cardinality(d.terms) <> COALESCE(p.n, 0)",
+    ),
+    (
+        "namespace {0!r} counts {1} memories of length {2}, but shows {3} of length {4}: reindex",
+        "SELECT s.namespace, s.memories, s.length, COALESCE(d.n, 0), COALESCE(d.l, 0) FROM spaces s LEFT JOIN (SELECT "
+        "namespace, count(*) AS n, sum(length::float8) AS l FROM documents GROUP BY 1) d USING (namespace) "
+        "WHERE s.memories <> COALESCE(d.n, 0) OR abs(s.length - COALESCE(d.l, 0)) > 1e-6 * (1 + s.length)",
+    ),
+    (
+        "the saved state {1!r} of namespace {0!r} has {2} of its {3} parts",
+        "SELECT namespace, name, count(*), min(parts) FROM snapshots GROUP BY 1, 2 HAVING count(*) <> min(parts)",
+    ),
+)
+_VECTORS = (
+    "memory {0!r} of namespace {1!r} cannot be found by its vector: reindex",
+    "SELECT m.id, m.namespace FROM memories m LEFT JOIN embeddings e USING (namespace, mem) WHERE "
+    f"(m.vector IS NOT NULL AND {_SHOWN}) <> (e.mem IS NOT NULL)",
+)
 
 
 def check(conn: Conn, /) -> list[str]:
-    return []
+    """What is wrong, in words: promises of ours that do not hold."""
+    problems: list[str] = []
+    for sentence, query in (*_PROMISES, *([_VECTORS] if has_vectors(conn) else [])):
+        rows = conn.raw.execute(f"{query} LIMIT {_MOST + 1}").fetchall()
+        problems += [sentence.format(*row) for row in rows[:_MOST]]
+        if len(rows) > _MOST:
+            problems.append("… and more of the same kind")
+    return problems
+
+
+def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
+    """Put on record how memories become terms; refuse to change it under memories that are there."""
+    record, wanted = get_setting(conn, "derived"), deriver.to_dict()
+    filled = conn.raw.execute("SELECT EXISTS (SELECT 1 FROM documents)").fetchone() == (True,)
+    known = record or Deriver().to_dict()
+    if filled and known != wanted:
+        changed = ", ".join(f"{key} {known.get(key)!r}, not {wanted[key]!r}" for key in wanted if known.get(key) != wanted[key])
+        raise ConfigError(
+            f"{name} was filled with {changed}: open it with the same settings, or rebuild it for everybody with "
+            "PostgresStore.reindex(settings)"
+        )
+    if record != wanted:
+        set_setting(conn, "derived", wanted)
+
+
+def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -> int:
+    """Build everything derived again from the log; in a transaction that holds the store alone."""
+    raw = conn.raw
+    tables = ["documents", "postings", "mentions", "pointers"] + (["embeddings"] if has_vectors(conn) else [])
+    for table in tables:
+        raw.execute(f"DELETE FROM {table}")
+    raw.execute("UPDATE spaces SET memories = 0, length = 0, vectors = 0")
+    set_setting(conn, "derived", deriver.to_dict())
+    found = raw.execute(f"SELECT count(*) FROM memories m WHERE {_SHOWN}").fetchone()
+    total, done, last = (found[0] if found else 0), 0, 0
+    while rows := _next(conn, last):
+        derived = Derived()
+        for row in rows:
+            head = Head(*row[: len(HEAD)])
+            derived.note(head, shown=True, before=False, body=tuple(row[len(HEAD) :]), vector=None, text=True)
+        for namespace, stats in deriver.write(raw, derived).items():
+            raw.execute(
+                "UPDATE spaces SET memories = memories + %s, length = length + %s, vectors = vectors + %s "
+                "WHERE namespace = %s",
+                (*stats, namespace),
+            )
+        done, last = done + len(rows), rows[-1][0]
+        if progress is not None:
+            progress(done, total)
+    return done
+
+
+def _next(conn: Conn, last: int) -> list[tuple[Any, ...]]:
+    columns = ", ".join([*(f"m.{name}" for name in HEAD), *(f"b.{name}" for name in BODY)])
+    return conn.raw.execute(
+        f"SELECT {columns} FROM memories m JOIN bodies b ON b.seq = m.body WHERE m.mem > %s AND {_SHOWN} "
+        f"ORDER BY m.mem LIMIT {_BATCH}",
+        (last,),
+    ).fetchall()

@@ -1,0 +1,124 @@
+"""Vectors inside the server: exact cosine where a namespace is small, pgvector's HNSW where it is large."""
+
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import math
+
+import numpy as np
+
+from hybridmem.embed import Vector, unit
+from hybridmem.errors import EmbeddingError
+from hybridmem.filter_sql import SQL
+from hybridmem.stores.pg.chosen import restriction
+from hybridmem.stores.pg.lexical import ENTRY
+from hybridmem.types import Entry
+
+__all__ = ["Nearest", "as_text", "cosines", "index_name", "index_sql", "question", "ranked"]
+
+LIMIT = 2000
+"""pgvector indexes vectors of up to so many dimensions."""
+_SPARE = 16
+"""So many more are fetched: float32 may put the last ones in a slightly different order."""
+_UPDATED = 1 + Entry._fields.index("updated_at")
+
+
+def question(vector: Any, /) -> Vector:
+    """A query's vector at length 1, or an error that says what is wrong with it."""
+    row = np.asarray(vector, dtype=np.float64)
+    if row.ndim != 1 or not len(row):
+        raise EmbeddingError(f"the query vector has shape {row.shape}, expected one dimension")
+    if not np.isfinite(row).all():
+        raise EmbeddingError("the query vector has a value that is not finite")
+    return unit(row)
+
+
+def cosines(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[float]:
+    """The cosine of each row's vector (its first column, as pgvector sends it) with the question, in float64."""
+    if not rows:
+        return []
+    packed = b"".join(row[0][4:] for row in rows)  # two bytes of dimension, two unused, then big-endian float32
+    matrix = np.frombuffer(packed, ">f4").reshape(len(rows), -1).astype(np.float64)
+    scores: list[float] = (matrix * asked.astype(np.float64)).sum(axis=1).tolist()
+    return scores
+
+
+def ranked(rows: Sequence[tuple[Any, ...]], asked: Vector, k: int, /) -> list[tuple[Any, ...]]:
+    """The k best of (vector, *entry) as (score, *entry): by cosine, then the newer, then the smaller id."""
+    scored = [(score, *row[1:]) for score, row in zip(cosines(rows, asked), rows, strict=True)]
+    return sorted(scored, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))[:k]
+
+
+def as_text(row: Vector, /) -> str:
+    """A vector as pgvector reads it."""
+    return "[" + ",".join(map(repr, row.tolist())) + "]"
+
+
+def index_name(dim: int, prefix: int | None, /) -> str:
+    """The name of the HNSW index for one dimension (and one Matryoshka prefix)."""
+    return f"embeddings_hnsw_{dim}" + (f"_{prefix}" if prefix else "")
+
+
+def index_sql(dim: int, prefix: int | None, /, *, m: int = 16, ef_construction: int = 64) -> str:
+    """The statement that builds it, while others go on reading and writing."""
+    return (
+        f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {index_name(dim, prefix)} ON embeddings USING hnsw "
+        f"(({_indexed('embedding', dim, prefix)}) vector_cosine_ops) WITH (m = {m:d}, "
+        f"ef_construction = {ef_construction:d}) WHERE dim = {dim:d}"
+    )
+
+
+def _indexed(column: str, dim: int, prefix: int | None) -> str:
+    if prefix:
+        return f"subvector({column}, 1, {prefix:d})::vector({prefix:d})"
+    return f"{column}::vector({dim:d})"
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The statements for one namespace. All stored vectors have length 1, so −(a <#> b) is their cosine.
+
+    The server finds in float32; `ranked` scores what it found in float64, as the embedded index does.
+    """
+
+    namespace: str
+    prefix: int | None = None
+
+    def exact(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
+        """The k nearest, every vector looked at; each with its entry."""
+        rest = restriction(allowed)
+        join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        return SQL(
+            f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding, e.embedding <#> ?::vector AS d "
+            f"FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} ORDER BY d "
+            "FETCH FIRST (?) ROWS WITH TIES) t JOIN memories m ON m.mem = t.mem "
+            "ORDER BY round(t.d * 1e6), m.updated_at DESC NULLS LAST, m.id LIMIT ?",
+            (as_text(row), self.namespace, len(row), *rest.params, k + _SPARE, k + _SPARE),
+        )
+
+    def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
+        """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
+        dim, rest = len(row), restriction(allowed)
+        join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        place = _indexed("e.embedding", dim, self.prefix)
+        near = as_text(row[: self.prefix] if self.prefix else row)
+        wide = 4 * k if self.prefix else k + _SPARE
+        return SQL(
+            f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding FROM embeddings e {join}"
+            f"WHERE e.namespace = ? AND e.dim = {dim:d}{rest.text} "
+            f"ORDER BY {place} <=> ?::vector({self.prefix or dim:d}) LIMIT ?) t JOIN memories m ON m.mem = t.mem",
+            (self.namespace, *rest.params, near, wide),
+        )
+
+    def score(self, row: Vector, ids: Sequence[str], /) -> SQL:
+        """The vectors of given memories, only of those that have one."""
+        return SQL(
+            "SELECT vector_send(e.embedding), m.id FROM memories m JOIN embeddings e ON e.namespace = m.namespace "
+            "AND e.mem = m.mem WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND e.dim = ?",
+            (self.namespace, list(ids), len(row)),
+        )

@@ -1,0 +1,167 @@
+"""PgSpace: the live view of one namespace, searched inside the server. Nothing is held here, so nothing falls behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from hybridmem.errors import EmbeddingError
+from hybridmem.filter_sql import SQL
+from hybridmem.indexes.lexical import check_k, query_terms
+from hybridmem.stores.pg.lexical import ENTRY, Bm25
+from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
+from hybridmem.stores.pg.neighbours import ServerGraph
+from hybridmem.types import Entry, Graph, Hits
+
+if TYPE_CHECKING:
+    from hybridmem.space import Ask, IndexSettings
+
+__all__ = ["PgSpace"]
+
+Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
+_TRUST = 5.0
+"""For so many seconds what is known of a namespace's size decides how its vectors are searched."""
+
+
+class PgSpace:
+    """Answers each arm by one statement; implements `hybridmem.space.Space`."""
+
+    def __init__(
+        self,
+        namespace: str,
+        settings: IndexSettings,
+        run: Run,
+        /,
+        *,
+        has_vectors: Callable[[], bool],
+        exact_below: int,
+        prefix: int | None,
+        catch_up: Callable[[], None] | None = None,
+    ) -> None:
+        self._namespace, self._settings, self._run = namespace, settings, run
+        self._bm25 = Bm25(namespace, settings.k1, settings.b)
+        self._nearest = Nearest(namespace, prefix)
+        self._has_vectors, self._exact_below = has_vectors, exact_below
+        self._catch_up = catch_up
+        self._entries: dict[str, Entry] = {}
+        self._large: tuple[float, int, bool] = (0.0, 0, False)
+
+    def refresh(self) -> None:
+        """A new question: what was read for an earlier one may be out of date."""
+        self._entries = {}
+        if self._catch_up is not None:
+            self._catch_up()
+
+    # --- the arms
+
+    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
+        """One arm's k best."""
+        check_k(k)
+        rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
+        entries = self._entries
+        for row in rows:
+            entries[row[1]] = Entry._make(row[1:])
+        return Hits([row[1] for row in rows], [row[0] for row in rows])
+
+    def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+        terms = query_terms(ask.text, analyzer=self._settings.analyzer)
+        return self._run(self._bm25.search(terms, ask.allowed, k)) if terms else ()
+
+    def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+            return ()
+        row = question(ask.vector)
+        if self._is_large(len(row)):
+            found = self._run(self._nearest.approximate(row, ask.allowed, k))
+            if len(found) >= k:
+                return ranked(found, row, k)
+        found = self._run(self._nearest.exact(row, ask.allowed, k))
+        if not found:
+            self._check_dimension(len(row))
+        return ranked(found, row, k)
+
+    def _is_large(self, dim: int) -> bool:
+        """Whether the namespace holds many vectors and there is an HNSW index for them."""
+        at, known, large = self._large
+        if known != dim or time.monotonic() - at > _TRUST:
+            name = index_name(dim, self._nearest.prefix)
+            rows = self._run(
+                SQL(
+                    "SELECT (SELECT vectors FROM spaces WHERE namespace = ?) >= ? AND EXISTS (SELECT 1 FROM pg_index "
+                    "WHERE indexrelid = to_regclass(?) AND indisvalid)",
+                    (self._namespace, self._exact_below, name),
+                )
+            )
+            large = bool(rows[0][0])
+            self._large = (time.monotonic(), dim, large)
+        return large
+
+    def _check_dimension(self, dim: int) -> None:
+        rows = self._run(SQL("SELECT dim FROM embeddings WHERE namespace = ? LIMIT 1", (self._namespace,)))
+        if rows and rows[0][0] != dim:
+            raise EmbeddingError(f"the query vector has shape ({dim},), expected ({rows[0][0]},)")
+
+    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
+        """One arm's raw scores of given memories."""
+        if arm == "bm25":
+            terms = query_terms(ask.text, analyzer=self._settings.analyzer)
+            found = dict(self._run(self._bm25.score(terms, ids))) if terms else {}
+            return [found.get(id_, 0.0) for id_ in ids]
+        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+            return [None] * len(ids)
+        row = question(ask.vector)
+        rows = self._run(self._nearest.score(row, ids))
+        cosine = dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
+        return [cosine.get(id_) for id_ in ids]
+
+    def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
+        """The share of the query's information (IDF) that each memory covers."""
+        terms = query_terms(ask.text, analyzer=self._settings.analyzer)
+        found = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
+        return [found.get(id_, 0.0) for id_ in ids]
+
+    # --- what else a memory asks
+
+    def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
+        """What ranking needs to know of these memories: as the arms of this question read it, the rest read now."""
+        known = self._entries
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            rows = self._run(
+                SQL(
+                    f"SELECT {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "  # noqa: S608
+                    "AND m.live AND m.status <> 'superseded'",
+                    (self._namespace, missing),
+                )
+            )
+            known.update((row[0], Entry._make(row)) for row in rows)
+        return list(map(known.get, ids))
+
+    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+        """A picture of the graph, fetched around the seeds when it is asked."""
+        settings = self._settings.graph
+        if settings is None:
+            return None
+        return ServerGraph(self._namespace, settings, self._run, items=self.entries, allowed=allowed)
+
+    def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
+        """Pairs among these that contradict each other."""
+        asked = list(ids)
+        rows = self._run(
+            SQL(
+                "SELECT DISTINCT least(a, b), greatest(a, b) FROM edges WHERE namespace = ? AND a = ANY(?::text[]) "
+                "AND b = ANY(?::text[]) AND relation = 'contradicts' AND a <> b",
+                (self._namespace, asked, asked),
+            )
+        )
+        place = {id_: n for n, id_ in enumerate(asked)}
+        return sorted(((a, b) for a, b in rows), key=lambda pair: (place[pair[0]], pair[1]))
+
+    def count(self) -> int:
+        """How many memories this view shows."""
+        rows = self._run(SQL("SELECT memories FROM spaces WHERE namespace = ?", (self._namespace,)))
+        return int(rows[0][0]) if rows else 0
+
+    def save(self) -> None:
+        """Nothing to write down: the server keeps it all."""
