@@ -57,7 +57,7 @@ blow blew blown|break broke broken|breed bred|bring brought|build built|burn bur
 choose chose chosen|come came|creep crept|deal dealt|dig dug|dive dove|draw drew drawn|dream dreamt|drink drank drunk
 drive drove driven|eat ate eaten|fall fell fallen|feed fed|feel felt|fight fought|find found|flee fled|fly flew flown
 forbid forbade forbidden|forget forgot forgotten|forgive forgave forgiven|freeze froze frozen|get got gotten
-give gave given|go went gone|grow grew grown|hang hung|hear heard|hide hid hidden|hold held|keep kept|kneel knelt
+give gave given|go goes went gone|grow grew grown|hang hung|hear heard|hide hid hidden|hold held|keep kept|kneel knelt
 know knew known|lay laid|lead led|lean leant|learn learnt|leave left|lend lent|lie lain|light lit|lose lost|make made
 mean meant|meet met|pay paid|ride rode ridden|ring rang rung|rise rose risen|run ran|say said|see saw seen|seek sought
 sell sold|send sent|shake shook shaken|shine shone|shoot shot|show shown|shrink shrank shrunk|sing sang sung

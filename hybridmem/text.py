@@ -21,7 +21,7 @@ from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.stemmer import stem as stem_english
 from hybridmem.stopwords import STOPWORDS
 
-__all__ = ["Analyzer"]
+__all__ = ["Analyzer", "cjk_runs", "fold"]
 
 _VERSION = 1
 """Raised when the same settings start to give other terms, so that a stored index is rebuilt and not misread."""
@@ -71,6 +71,7 @@ _ISO_T = re.compile(r"(?<=\d\d\d\d-\d\d-\d\d)[Tt](?=\d)")
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]{2}")
 _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\WA-Z\d_]+|[A-Z]+|\d+")
 _LETTERS_OR_DIGITS = re.compile(r"\d+|[^\W\d_]+")
+_CLITICS = frozenset({"s", "d", "m", "ll", "re", "ve"})
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 
 _COMBINING = re.compile(
@@ -99,10 +100,15 @@ _LOOKALIKE = str.maketrans(
 )
 
 
-def _fold(text: str) -> str:
+def fold(text: str, /) -> str:
     """Compatibility forms made plain and accents taken off (`Müller` → `Muller`, full-width `Ａ１` → `A1`)."""
     bare = _COMBINING.sub("", unicodedata.normalize("NFKD", text))
     return unicodedata.normalize("NFC", bare).translate(_LOOKALIKE)  # composed again: kana and hangul stay themselves
+
+
+def cjk_runs(text: str, /) -> list[str]:
+    """The text cut into pieces: every second one is a run of a script without spaces between words."""
+    return _CJK_RUN.split(text)
 
 
 class _Cache(dict[str, tuple[str, ...]]):
@@ -145,7 +151,7 @@ class _Engine:
             if bare != blanked:
                 return self.everything[bare]
             return self._identifier(bare) if _CAMEL.search(bare) else (self.word(bare.lower()),)
-        text = blanked if blanked.isascii() else _fold(blanked)
+        text = blanked if blanked.isascii() else fold(blanked)
         return tuple(chain.from_iterable(map(self._chunk, _CHUNK.findall(_ISO_T.sub(" ", text)))))
 
     def _chunk(self, chunk: str) -> tuple[str, ...]:
@@ -181,13 +187,13 @@ class _Engine:
 
     def _apostrophe(self, chunk: str) -> tuple[str, ...]:
         """`Ana's` → ana, `don't` → a stop word, `o'clock` → o, clock."""
-        head, _, tail = chunk.rpartition("'")
+        *heads, tail = chunk.split("'")
         end = tail.casefold()
-        if end == "t" and head[-1:] in "nN" and "not" in self.stops:
+        if end == "t" and heads[-1][-1:] in "nN" and "not" in self.stops:
             return ("not",)
-        if end in {"s", "d", "m", "ll", "re", "ve"}:
-            return self._joined(head)
-        return self._joined(head) + self._joined(tail)
+        if end not in _CLITICS:
+            heads.append(tail)
+        return tuple(chain.from_iterable(map(self._joined, heads)))
 
     def _identifier(self, chunk: str) -> tuple[str, ...]:
         """The whole, then its parts: between connectors, between camelHumps, between letters and digits."""
@@ -266,7 +272,7 @@ class Analyzer:
             return STOPWORDS.get(self.language, frozenset())
         if self.stopwords == "none":
             return frozenset()
-        return frozenset(_fold(word).casefold() for word in self.stopwords)
+        return frozenset(fold(word).casefold() for word in self.stopwords)
 
     def _stemmer(self) -> Callable[[str], str]:
         if not self.stem or self.language == "none":

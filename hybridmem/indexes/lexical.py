@@ -10,7 +10,19 @@ from hybridmem.errors import ConfigError
 from hybridmem.text import Analyzer
 from hybridmem.types import Memory
 
-__all__ = ["WEIGHTS", "AnyAnalyzer", "Document", "Source", "as_document", "check_k", "checked_weights", "weigh"]
+__all__ = [
+    "WEIGHTS",
+    "AnyAnalyzer",
+    "Document",
+    "Source",
+    "as_document",
+    "check_k",
+    "checked_weights",
+    "query_terms",
+    "readers",
+    "stamp_of",
+    "weigh",
+]
 
 WEIGHTS: Mapping[str, float] = {"text": 1.0, "title": 2.0, "tags": 1.0, "predicate": 0.5}
 """How much a field counts: its weight multiplies the term frequency before saturation."""
