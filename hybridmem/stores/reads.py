@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import heapq
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hybridmem.conditions import FIELDS
-from hybridmem.indexes.base import Change
+from hybridmem.indexes.base import Change, Scanned
 from hybridmem.stores.base import Version, View
 from hybridmem.stores.codec import BODY, decode_vector, memory_from
 from hybridmem.stores.log import DELETE, ERASE, VECTOR, VITALS, marks
@@ -31,6 +32,7 @@ __all__ = [
     "last_seq",
     "namespaces",
     "page",
+    "scan",
     "scope",
     "vectors",
 ]
@@ -41,6 +43,11 @@ _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
     "{h}.access_count, {h}.last_accessed, {e}.words"
 )
+
+_entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own
+
+
+_WIDE = len(Entry._fields)
 
 
 class Scope(NamedTuple):
@@ -166,7 +173,30 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
         f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),
     )
-    return list(map(Entry._make, rows))
+    return list(map(_entry, rows))
+
+
+def scan(conn: sqlite3.Connection, view: View, /) -> Iterator[Scanned]:
+    """Every memory in view without its text: what the indexes need when they open, and nothing decoded in vain."""
+    s = scope(conn, view)
+    columns = _ENTRY.format(h=s.h, e="b")
+    rows = conn.execute(
+        f"SELECT {columns}, {s.h}.seq, {s.h}.born, b.entities, b.metadata, "
+        f"instr(b.text, '?') + instr(b.text, '？') > 0, x.data FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
+        f"LEFT JOIN vectors x ON x.seq = {s.h}.vector WHERE {s.where} ORDER BY {s.h}.seq",
+        (view.namespace,),
+    )
+    for row in rows:
+        entities, metadata = row[_WIDE + 2], row[_WIDE + 3]
+        yield Scanned(
+            Entry._make(row[:_WIDE]),
+            row[_WIDE],
+            row[_WIDE + 1],
+            tuple(json.loads(entities)) if entities else (),
+            json.loads(metadata) if metadata else None,
+            bool(row[_WIDE + 4]),
+            row[_WIDE + 5],
+        )
 
 
 def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
