@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.evaluate import Case
 
 if TYPE_CHECKING:
     from hybridmem.engine import Answer
+    from hybridmem.evaluate import Case
     from hybridmem.memory import HybridMemory
 
 __all__ = ["Calibration", "answer_confidence", "calibrate", "confidence", "threshold"]
@@ -114,8 +114,8 @@ def calibrate(
 
 
 def _ask(memory: HybridMemory, question: str | Case) -> float:
-    case = Case(question) if isinstance(question, str) else question
-    asked = memory._question(case.query, as_of=case.as_of)  # noqa: SLF001  one path for asking and for calibrating
+    text, as_of = (question, None) if isinstance(question, str) else (question.query, question.as_of)
+    asked = memory._question(text, as_of=as_of)  # noqa: SLF001  one path for asking and for calibrating
     return answer_confidence(memory._engine.answer(asked))  # noqa: SLF001
 
 
