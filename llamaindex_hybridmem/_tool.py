@@ -22,13 +22,17 @@ class CleanRetrieverTool(RetrieverTool):
         """Answer an agent's question."""
         query = _query(args, kwargs)
         nodes = self._retriever.retrieve(query)
-        return self._output(query, self._apply_node_postprocessors(nodes, QueryBundle(query)))
+        for step in self._node_postprocessors:
+            nodes = step.postprocess_nodes(nodes, query_bundle=QueryBundle(query))
+        return self._output(query, nodes)
 
     async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
         """The same, without blocking the event loop."""
         query = _query(args, kwargs)
         nodes = await self._retriever.aretrieve(query)
-        return self._output(query, await self._async_apply_node_postprocessors(nodes, QueryBundle(query)))
+        for step in self._node_postprocessors:
+            nodes = await step.apostprocess_nodes(nodes, query_bundle=QueryBundle(query))
+        return self._output(query, nodes)
 
     def _output(self, query: str, nodes: list[NodeWithScore]) -> ToolOutput:
         return ToolOutput(

@@ -244,8 +244,8 @@ def test_an_arms_own_filter_stays_in_force(filters, expected):
 
 def test_arms_are_asked_deeper_until_k_is_filled():
     hidden = {"excluded_embed_metadata_keys": ["source_id"]}
-    chunks = [node(f"c{i}", text="abc", metadata={"source_id": "one"}, **hidden) for i in range(90)]
-    chunks += [node(f"d{i}", text="abcx", metadata={"source_id": f"s{i}"}, **hidden) for i in range(5)]
+    chunks = [node(f"c{i}", text=f"abc {i}", metadata={"source_id": "one"}, **hidden) for i in range(90)]
+    chunks += [node(f"d{i}", text=f"abcx {i}", metadata={"source_id": f"s{i}"}, **hidden) for i in range(5)]
     index = VectorStoreIndex(chunks, embed_model=Letters())
     asked = []
 

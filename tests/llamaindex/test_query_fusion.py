@@ -18,6 +18,7 @@ from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBu
 
 from hybridmem.errors import ArmError, ConfigError
 from llamaindex_hybridmem import FUSION_MODES, QueryFusionRetriever
+from llamaindex_hybridmem._query_modes import identities
 
 MODES = ["reciprocal_rerank", "relative_score", "dist_based_score", "simple"]
 TEXTS = ["Ana moved to Lisbon", "日本語のテキスト", "naïve café", "", "same", "same", "same"]
@@ -282,12 +283,18 @@ def test_defect_the_same_node_with_other_metadata_is_not_fused():
 
 
 def test_equal_content_under_different_ids_is_still_one_result():
-    lists = [
-        [(node("A", text="same"), 1.0), (node("B", text="other"), 0.9)],
-        [(node("C", text="same"), 1.0), (node("B", text="same"), 0.8)],
-    ]
-    _, ours = both(lists, mode="reciprocal_rerank")
-    assert ours == [("B", 1 / 60 + 1 / 61 + 1 / 60 + 1 / 61)]  # B is A by its second text, and C is A by its own
+    lists = [[(node("A", text="same"), 1.0)], [(node("C", text="same"), 1.0), (node("D", text="other"), 0.5)]]
+    theirs, ours = both(lists, mode="reciprocal_rerank")
+    assert ours == theirs == [("C", 1 / 60 + 1 / 60), ("D", 1 / 61)]
+
+
+def test_identity_runs_through_ids_and_contents():
+    one = [*scored("A", text="same"), *scored("B", text="other"), *scored("X", text="alone")]
+    two = [*scored("C", text="same"), *scored("B", text="same"), *scored("Y", text="same", metadata={"other": 1})]
+    (a, b, x), (c, again, y) = identities([one, two])
+    assert a == b == c == again  # B is A by its second text, and C is A by its own
+    assert len({a, x, y}) == 3
+    assert identities([scored("AB"), scored("BC")]) == [["A", "B"], ["B", "C"]]
 
 
 def test_nodes_that_are_no_text_are_told_apart_by_their_hash():
