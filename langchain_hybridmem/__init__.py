@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import MissingExtraError
 
-if find_spec("langchain_core") is None:
+try:
+    _core = find_spec("langchain_core")
+except ModuleNotFoundError:
+    _core = None
+if _core is None:
     raise MissingExtraError("langchain", needs="langchain-core")
 
 if TYPE_CHECKING:
