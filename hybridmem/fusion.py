@@ -205,6 +205,7 @@ class Fusion:
     """BM25's constants for a memory that is opened with this recipe; None: as the memory is told (1.2 and 0.75)."""
     _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
     _express: bool = field(init=False, repr=False, compare=False)
+    _best: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -222,6 +223,7 @@ class Fusion:
         slots = (self.spread, self.dedup, self.boost, *priors, *self.extra, self.conflicts, self.rerank, self.diversity)
         object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
         object.__setattr__(self, "_express", fits(self))
+        object.__setattr__(self, "_best", self.ceiling())
 
     def weights_for(self, names: Sequence[str]) -> list[float]:
         """Each arm's weight, summing to 1; `convex` without weights is 0.7 vector / 0.3 BM25."""
@@ -284,7 +286,7 @@ class Fusion:
 
     def share(self, score: float, /) -> float:
         """A score as people see it: its share of the best score possible, in (0, 1]."""
-        return min(1.0, max(1e-9, score / self.ceiling()))
+        return min(1.0, max(1e-9, score / self._best))
 
     def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
         weights = self.weights_for([arm.name for arm in lists])
