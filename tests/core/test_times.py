@@ -105,7 +105,7 @@ def test_worked_examples(value, seconds):
         object(),
         b"2024-05-01",
         Decimal(1),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
     ],
 )
