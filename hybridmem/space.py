@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
-from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.base import Change
+import numpy as np
+
+from hybridmem.errors import CorruptStoreError, EmbeddingError
+from hybridmem.indexes.base import Change, Scanned
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
 from hybridmem.indexes.vector import VectorIndex
@@ -110,18 +113,47 @@ class LocalSpace:
         with self._lock:
             if newest == self._seen:
                 return
-            if self._seen < 0:
-                self._open()
-            self._follow(max(self._seen, 0))
+            self._follow(self._open() if self._seen < 0 else self._seen)
             self._seen = newest
 
-    def _open(self) -> None:
-        """Read the text index from its snapshot where that is whole, and everything else from the store."""
-        if self._view.as_of is None and not self._view.superseded:
-            saved = self._store.load_snapshot("bm25", namespace=self._view.namespace)
-            if saved is not None:
-                self._text = self._restore(saved[1]) or self._text
-        self._saved = self._text.watermark
+    def _open(self) -> int:
+        """Read what is written down, so that only the changes after it (their seq is given) are left to follow.
+
+        The text index comes from its snapshot, where that is whole; entries, vectors and graph from one scan that
+        reads no text. Without either, everything is built from the log.
+        """
+        if self._view.as_of is not None or self._view.superseded:
+            return 0
+        saved = self._store.load_snapshot("bm25", namespace=self._view.namespace)
+        restored = None if saved is None else self._restore(saved[1])
+        if restored is None:
+            return 0
+        scan = getattr(self._store, "scan", None)
+        plain = self._settings.make_vectors is None and not (self._graph is not None and self._graph.reads_texts)
+        if scan is None or not plain:
+            restored.apply(self._store.changes(restored.watermark, view=self._view))
+            self._text, self._saved = restored, restored.watermark
+            return 0
+        self._text, self._saved = restored, restored.watermark
+        self._load(list(scan(view=self._view)))
+        return restored.watermark
+
+    def _load(self, rows: list[Scanned]) -> None:
+        self._entries = {row.entry.id: row.entry for row in rows}
+        edges = self._store.edges(view=self._view)
+        for edge in edges:
+            self._contradict(edge, gone=False)
+        if self._graph is not None:
+            self._graph.load(rows, edges)
+        embedded = [row for row in rows if row.vector is not None]
+        if self._vector is not None and embedded:
+            size = len(embedded[0].vector or b"")
+            if any(len(row.vector or b"") != size for row in embedded):
+                raise EmbeddingError("the stored vectors have several dimensions: embed them again with reindex()")
+            matrix = np.frombuffer(b"".join([row.vector or b"" for row in embedded]), "<f4").reshape(len(embedded), -1)
+            times = [-math.inf if row.entry.updated_at is None else row.entry.updated_at for row in embedded]
+            ids = [row.entry.id for row in embedded]
+            self._vector.load(ids, matrix, times, watermark=max(row.seq for row in embedded))
 
     def _restore(self, blob: bytes) -> BM25Index | None:
         fresh = self._new_text()

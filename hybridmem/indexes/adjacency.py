@@ -301,6 +301,12 @@ class Column:
                 self._data, self._private = self._data.copy(), True
         self._data[node] = value
 
+    def fill(self, values: npt.NDArray[Any]) -> None:
+        """Set the values of the first nodes at once, in a column that no picture has seen."""
+        grown = np.full(max(len(values), len(self._data)), self._fill, self._data.dtype)
+        grown[: len(values)] = values
+        self._data, self._private = grown, True
+
     def freeze(self, count: int) -> npt.NDArray[Any]:
         """The values of the first `count` nodes (the array is longer; readers must not look beyond)."""
         if count > len(self._data):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +45,23 @@ class Chains:
 
     def __len__(self) -> int:
         return len(self._where)
+
+    def load(self, places: Sequence[tuple[str | None, float | None, int, bool]], /) -> None:
+        """Fill empty chains at once: thread, time, seq and whether it asks, for nodes 0, 1, 2 …"""
+        self._asks.fill(np.array([asks for *_, asks in places], np.bool_))
+        for node, (thread, at, seq, _) in enumerate(places):
+            if thread is not None:
+                turn = Turn(math.inf if at is None else at, seq, node)
+                self._threads.setdefault(thread, []).append(turn)
+                self._where[node] = (thread, turn)
+        after = np.full(len(places), -1, np.int32)
+        before = np.full(len(places), -1, np.int32)
+        for turns in self._threads.values():
+            turns.sort()
+            order = np.array([turn.node for turn in turns], np.int32)
+            after[order[:-1]], before[order[1:]] = order[1:], order[:-1]
+        self._after.fill(after)
+        self._before.fill(before)
 
     def put(self, thread: str, turn: Turn, *, asks: bool) -> None:
         """Set a memory's thread and place; moving it from where it was, if it was anywhere else."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime, timezone
+from datetime import datetime
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hybridmem.embed import Vector, unit
 from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.indexes import _matrix
-from hybridmem.indexes._matrix import NEVER, Picture, Rows
+from hybridmem.indexes._batch import NEVER, Put, batch_of, epoch
+from hybridmem.indexes._matrix import Picture, Rows
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.sketch import Sketch, make
 from hybridmem.types import Hits
@@ -28,12 +29,7 @@ _FEW = 512  # so few rows are simply looked at in full
 _UNIT = 1e-6  # how far from 1 the squared length of a float32 unit vector may be
 
 
-class _Put(NamedTuple):
-    """What a batch does to one id: a new vector, no vector any more (`gone`), or only a new time."""
-
-    vector: Any
-    updated: float
-    gone: bool = False
+_UNIT = 1e-5
 
 
 class VectorIndex:
@@ -74,29 +70,36 @@ class VectorIndex:
     # --- writing
     def apply(self, changes: Iterable[Change], /) -> None:
         """Take changes in order: all of them are seen by the next search, none of them by one under way."""
-        batch: dict[str, _Put] = {}
-        last = self.watermark
-        for change in changes:
-            last = max(last, change.seq)
-            if change.edge is None:
-                batch[change.id] = _merged(batch.get(change.id), _put(change))
+        batch, last = batch_of(changes, self.watermark)
         with self._lock:
             self._write(batch)
             self.watermark = last
 
+    def load(self, ids: list[str], rows: Vector, updated: list[float], /, *, watermark: int) -> None:
+        """Fill an empty index at once with rows of one dimension: for opening a large store quickly."""
+        with self._lock:
+            self._dim = rows.shape[1]
+            lengths = np.einsum("ij,ij->i", rows, rows)
+            if not (np.abs(lengths - 1.0) < _UNIT).all():  # stored by us they have length 1 already
+                rows = self._checked(list(rows), ids)
+            picture = _matrix.append(_matrix.empty(self._dim), rows, ids, updated)
+            self._rows = dict(zip(ids, range(len(ids)), strict=True))
+            self._now, self._asked = (picture, self._sketched(picture)), None
+            self.watermark = watermark
+
     def add(self, key: str, vector: Any, /, *, updated_at: datetime | None = None) -> None:
         """Add one vector, or replace the one of this id."""
         with self._lock:
-            self._write({key: _Put(vector, _epoch(updated_at))})
+            self._write({key: Put(vector, epoch(updated_at))})
 
     def remove(self, key: str, /) -> bool:
         """Take a vector out; False when there was none."""
         with self._lock:
             known = key in self._rows
-            self._write({key: _Put(None, NEVER, gone=True)})
+            self._write({key: Put(None, NEVER, gone=True)})
             return known
 
-    def _write(self, batch: Mapping[str, _Put]) -> None:
+    def _write(self, batch: Mapping[str, Put]) -> None:
         new = {key: put for key, put in batch.items() if put.vector is not None}
         rows = self._checked([put.vector for put in new.values()], list(new))
         old = {key: self._rows[key] for key in batch if key in self._rows}
@@ -223,26 +226,6 @@ class VectorIndex:
         index._now, index.watermark = (picture, index._sketched(picture)), watermark
         index._rows = {key: row for row, key in enumerate(picture.ids)}
         return index
-
-
-def _put(change: Change) -> _Put:
-    if change.memory is None or change.gone:
-        return _Put(None, NEVER, gone=True)
-    lost = change.vector is None and change.text_changed
-    return _Put(change.vector, _epoch(change.memory.updated_at), gone=lost)
-
-
-def _merged(before: _Put | None, put: _Put) -> _Put:
-    """A later change of the same batch; one that only brings a new time leaves the vector as the batch had it."""
-    if before is None or put.gone or put.vector is not None:
-        return put
-    return before if before.gone else before._replace(updated=put.updated)
-
-
-def _epoch(moment: datetime | None) -> float:
-    if moment is None:
-        return NEVER
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def _candidates(picture: Picture, sketch: Sketch | None, question: Vector, k: int, rows: Rows | None) -> Rows:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hybridmem import filters
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.base import Change
+from hybridmem.indexes.base import Change, Scanned
 from hybridmem.stores import codec, reads, snapshots, transfer, upkeep, writes
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.log import Log
@@ -233,6 +233,11 @@ class SQLiteStore:
         with self._reading() as conn:
             return reads.entries(conn, view)
 
+    def scan(self, *, view: View) -> Iterator[Scanned]:
+        """Every memory in view without its text, for indexes that open."""
+        with translate(self.path), self._pool.snapshot() as conn:
+            yield from reads.scan(conn, view)
+
     @guarded
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids, in their order; None where there is none."""
@@ -325,10 +330,15 @@ class SQLiteStore:
             yield from _list(rows) if self._pool.in_memory else rows
 
     @guarded
-    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int:
-        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log."""
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
+        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log.
+
+        `exact=True` goes on with an exact copy whose beginning is there already.
+        """
         with self._writing() as log:
-            return transfer.restore(log, rows, progress)
+            return transfer.restore(log, rows, progress, exact=exact)
 
     def close(self) -> None:
         """Close the file; using the store afterwards is a StoreClosedError."""
