@@ -165,13 +165,10 @@ class Board:
 
     def _incoming(self, merged: Floats, seeds: int) -> Floats:
         """The best that any of each case's first `seeds` candidates brings to another."""
-        wide = merged.shape[1]
-        # a stable order, so that of equals the one that stands first is the seed
-        top = np.argsort(-merged, axis=1, kind="stable")[:, :seeds] + np.arange(len(merged))[:, None] * wide
-        start = top.ravel()
+        start = np.flatnonzero(_top(merged, seeds))
         sizes = self._first[start + 1] - self._first[start]
         ends = np.cumsum(sizes)
-        edges = np.arange(ends[-1]) + np.repeat(self._first[start] - (ends - sizes), sizes)
+        edges = np.arange(sizes.sum()) + np.repeat(self._first[start] - (ends - sizes), sizes)
         incoming = np.zeros(merged.size)
         np.maximum.at(incoming, self._to[edges], np.repeat(merged.ravel()[start], sizes) * self._worth[edges])
         return incoming.reshape(merged.shape)
@@ -189,10 +186,13 @@ class Board:
     def _priors(self, total: Floats, alive: Bools) -> Floats:
         substance, dated = self.recipe.substance, self.recipe.dated
         if substance is not None:
-            counts = np.maximum(alive.sum(axis=1, keepdims=True), 1)
-            mean = np.where(alive, self.columns.words, 0.0).sum(axis=1, keepdims=True) / counts
-            enough = np.maximum(np.minimum(float(substance.words), mean), 1e-12)
-            total = total * (1.0 - substance.strength * (1.0 - np.minimum(1.0, self.columns.words / enough)))
+            words = self.columns.words
+            mean = np.einsum("ij,ij->i", words, alive) / np.maximum(alive.sum(axis=1), 1)
+            enough = np.maximum(np.minimum(float(substance.words), mean), 1e-12)[:, None]
+            factor = np.minimum(words, enough)
+            factor *= substance.strength / enough
+            factor += 1.0 - substance.strength
+            total = total * factor
         if dated is not None and self.columns.dated.any():
             best = np.where(alive, total, 0.0).max(axis=1, keepdims=True)
             total = total + dated.strength * best * self.columns.dated
@@ -232,6 +232,18 @@ class Board:
             chosen = [arm for arm in arms if gate.fallback in ("first", self.columns.names[arm])][:1]
             kept[chosen, row] = heard[chosen, row]
         return kept
+
+
+def _top(scores: Floats, count: int) -> Bools:
+    """The best `count` of each row that are above 0; of equals the one that stands first."""
+    if count >= scores.shape[1]:
+        return np.asarray(scores > 0.0)
+    lowest = np.partition(scores, -count, axis=1)[:, -count][:, None]
+    top = np.asarray((scores >= lowest) & (scores > 0.0))
+    for row in np.flatnonzero(top.sum(axis=1) > count):
+        top[row] = False
+        top[row, np.argsort(-scores[row], kind="stable")[:count]] = True
+    return top
 
 
 def _groups(numbers: Any) -> tuple[Any, Any, Any]:

@@ -23,6 +23,9 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Reached = dict[str, list[tuple[str, float]]]
 
+NEAR = 3
+"""Only hits within this many times the seeds in some list are thought to be seeds that bring in something new."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -140,12 +143,13 @@ def _candidates(
         return keys, {}
     spread = recipe.spread or Spread()
     reached: Reached = {}
+    near = {key for key in keys if ranks[key] < NEAR * spread.seeds}
     for key in keys:
         one = (id(graph), key)  # cases share one still picture, unless they are asked as of different days
         if one not in paths:
             paths[one] = graph.spread({key: 1.0}, hops=spread.hops, decay=spread.decay)
         reached[key] = list(paths[one].items())
-    fresh = sorted({to for targets in reached.values() for to, _ in targets} - set(keys))
+    fresh = sorted({to for key in keys if key in near for to, _ in reached[key]} - set(keys))
     known = {key for key, item in zip(fresh, graph.items(fresh), strict=True) if item is not None}
     allowed = known | set(keys)
     kept = {key: [(to, worth) for to, worth in targets if to in allowed] for key, targets in reached.items()}

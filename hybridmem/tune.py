@@ -32,6 +32,7 @@ __all__ = ["Tuning", "tune"]
 STEP = 0.001
 """A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
 ROUNDS = 4
+CASES_A_BOARD = 100
 CURVES = (Curve(0.9, 0.4), Curve(1.2, 0.5), Curve(1.2, 0.75), Curve(1.6, 0.75), Curve(2.0, 0.75))
 CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
 STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -196,14 +197,14 @@ class _Search:
         curves: Sequence[Curve],
     ) -> None:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
-        boards = [Board(read_columns(rows, cases, recipe=recipe), cases, recipe=recipe) for rows in records]
-        self.names = boards[0].columns.names
+        self._boards = [_boards(rows, cases, recipe) for rows in records]
+        present = [board.columns for board in self._boards[0]]
+        self.names = present[0].names
         self.start = read_setting(recipe, self.names)
-        self._boards = boards
         self._values: dict[Setting, Floats] = {}
         self._real: dict[Setting, Floats] = {}
-        self._graph = any(len(board.columns.edges[0]) for board in boards)
-        self._dates = bool(boards[0].columns.fresh.any())
+        self._graph = any(len(columns.edges[0]) for columns in present)
+        self._dates = any(columns.fresh.any() for columns in present)
 
     @property
     def tried(self) -> int:
@@ -226,7 +227,8 @@ class _Search:
 
     def values(self, setting: Setting) -> Floats:
         if setting not in self._values:
-            self._values[setting] = self._boards[setting.lexical].figures(setting, self.metric)
+            figures = [board.figures(setting, self.metric) for board in self._boards[setting.lexical]]
+            self._values[setting] = np.concatenate(figures)
         return self._values[setting]
 
     def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
@@ -270,6 +272,13 @@ class _Search:
         modes: list[tuple[Mode, float]] = [("rrf", c) for c in dict.fromkeys((*CONSTANTS, now.c))]
         modes += [("relative", now.c), ("convex", now.c), ("distribution", now.c)]
         return itertools.product(modes, _simplex(len(self.names)))
+
+
+def _boards(records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion) -> list[Board]:
+    """Boards of a hundred cases each: their columns stay in the cache, which halves the time of a setting."""
+    starts = range(0, len(cases), CASES_A_BOARD)
+    parts = [(records[at : at + CASES_A_BOARD], cases[at : at + CASES_A_BOARD]) for at in starts]
+    return [Board(read_columns(rows, some, recipe=recipe), some, recipe=recipe) for rows, some in parts]
 
 
 def _simplex(arms: int) -> list[tuple[float, ...]]:
