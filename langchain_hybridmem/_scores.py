@@ -13,6 +13,8 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
+from hybridmem.indexes.chroma import similarity_in
+
 __all__ = ["Scored", "asimilarities", "similarities"]
 
 Scored = list[tuple[Document, float | None]]
@@ -122,12 +124,7 @@ def _known_similarity(vectorstore: VectorStore) -> Conversion | None:
 def _chroma_space(vectorstore: VectorStore) -> Conversion | None:
     """Chroma by its collection's space: cosine and ip are 1 − similarity, l2 is squared."""
     collection = getattr(vectorstore, "_collection", None)
-    configuration = getattr(collection, "configuration", None)
-    if not isinstance(configuration, dict):
-        return None
-    settings = configuration.get("hnsw") or configuration.get("spann") or {}
-    space = settings.get("space") or (getattr(collection, "metadata", None) or {}).get("hnsw:space") or "l2"
-    return _squared if space == "l2" else _one_minus
+    return similarity_in(collection) if hasattr(collection, "configuration_json") else None
 
 
 def _faiss_metric(vectorstore: VectorStore) -> Conversion | None:

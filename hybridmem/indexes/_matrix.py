@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from hybridmem.embed import Vector
 from hybridmem.errors import CorruptStoreError
+from hybridmem.indexes._batch import NEVER
 from hybridmem.types import Hits
 
 __all__ = [
-    "NEVER",
     "NONE",
     "Floats",
     "Picture",
@@ -38,7 +38,6 @@ __all__ = [
 Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 Scalar = TypeVar("Scalar", bound=np.generic)
-NEVER = float("-inf")
 NONE: Rows = np.zeros(0, dtype=np.intp)
 
 _SLACK = 4e-6  # more than float32 can be wrong about a cosine: whoever is this close is rescored in float64

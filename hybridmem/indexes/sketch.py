@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridmem.embed import Vector
-from hybridmem.indexes._matrix import NEVER, Rows, least_of_best, room_for, top
+from hybridmem.indexes._batch import NEVER
+from hybridmem.indexes._matrix import Rows, least_of_best, room_for, top
 from hybridmem.indexes._simd import Kernel, Packed, kernel
 
 __all__ = ["Layer", "Sketch", "make"]
