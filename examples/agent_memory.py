@@ -9,10 +9,10 @@ from langchain_hybridmem import FusionRetriever as LangChainRetriever
 from langchain_hybridmem import memory_tools
 from llamaindex_hybridmem import FusionRetriever as LlamaIndexRetriever
 
-clock = [datetime(2026, 3, 1, tzinfo=timezone.utc)]
+today = datetime(2026, 3, 1, tzinfo=timezone.utc)
 with (
     tempfile.TemporaryDirectory() as folder,
-    HybridMemory(Path(folder) / "agent.db", clock=lambda: clock[0].timestamp()) as memory,
+    HybridMemory(Path(folder) / "agent.db", clock=lambda: today.timestamp()) as memory,
 ):
     ana = memory.namespace("ana")
 
@@ -24,7 +24,7 @@ with (
     print("March:   ", old.text)
 
     # May: Ana has moved. The new fact supersedes the old one.
-    clock[0] += timedelta(days=61)
+    today += timedelta(days=61)
     ana.add("Ana has moved to Lisbon.", supersedes=old.id)
     question = "Where does Ana live?"
     print("May:     ", ana.search(question)[0].text)

@@ -47,7 +47,7 @@ class Chains:
         return len(self._where)
 
     def load(self, places: Sequence[tuple[str | None, float | None, int, bool]], /) -> None:
-        """Fill empty chains at once: thread, time, seq and whether it asks, for nodes 0, 1, 2 …"""
+        """Fill empty chains at once: thread, time, seq and whether it asks, for nodes 0, 1, 2 and so on."""
         self._asks.fill(np.array([asks for *_, asks in places], np.bool_))
         for node, (thread, at, seq, _) in enumerate(places):
             if thread is not None:

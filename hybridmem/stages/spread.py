@@ -79,8 +79,8 @@ class Spread:
         best: dict[Any, float] = {}
         have = best.get
         for thread, score in zip(threads, scores):  # noqa: B905  what joined later has no score of its own
-            if score > have(thread, 0.0):  # noqa: PERF403  the best, not the last
-                best[thread] = score
+            if score > have(thread, 0.0):
+                best[thread] = score  # noqa: PERF403  the best, not the last
         best.pop(None, None)
         own = [*scores, *([0.0] * (len(items) - len(scores)))]
         share = self.thread

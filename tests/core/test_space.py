@@ -44,7 +44,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_opening_from_what_was_written_down_equals_following_the_log(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("space") / "m.db"
-    clock = lambda: 1000.0  # noqa: E731
+    clock = lambda: 1000.0
     with HybridMemory(path, embedder=toy, clock=clock) as memory:
         for verb, key, word, thread in steps:
             present = {m.id for m in memory.list()}
