@@ -12,7 +12,7 @@ from llamaindex_hybridmem import FusionRetriever as LlamaIndexRetriever
 today = datetime(2026, 3, 1, tzinfo=timezone.utc)
 with (
     tempfile.TemporaryDirectory() as folder,
-    HybridMemory(Path(folder) / "agent.db", clock=lambda: today.timestamp()) as memory,
+    HybridMemory(Path(folder) / "agent.db", clock=lambda: today.timestamp()) as memory,  # noqa: PLW0108  today moves
 ):
     ana = memory.namespace("ana")
 
