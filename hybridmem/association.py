@@ -54,12 +54,16 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far to go: k results, over so many hops, weaker by decay at each, among items that pass `check`."""
+    """How far to go: k results, over so many hops, weaker by decay at each, among items that pass `check`.
+
+    `seeds` is how many hits of the seed arm to start from; None: 4·k.
+    """
 
     k: int = 4
     hops: int = 2
     decay: float = 0.5
     check: Callable[[Any], bool] | None = None
+    seeds: int | None = None
 
     def __post_init__(self) -> None:
         for name, low in (("k", 1), ("hops", 0)):
@@ -68,6 +72,15 @@ class Reach:
                 raise ConfigError(f"{name} = {value!r} is not allowed: a whole number from {low} up")
         if not (isinstance(self.decay, (int, float)) and 0 <= self.decay <= 1):
             raise ConfigError(f"decay = {self.decay!r} is not allowed: from 0 to 1")
+        if self.seeds is not None and (
+            isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1
+        ):
+            raise ConfigError(f"seeds = {self.seeds!r} is not allowed: a whole number from 1 up, or None for 4·k")
+
+    @property
+    def depth(self) -> int:
+        """How many hits to ask the seed arm for."""
+        return self.seeds or SEEDS * self.k
 
 
 class Call(NamedTuple):
@@ -210,7 +223,7 @@ def over_corpus(corpus: Corpus[Any], query: str, reach: Reach, /, *, seeds: Call
 
     def work() -> list[Found]:
         allowed = corpus.allowed(reach.check)
-        start = corpus.words(query, k=SEEDS * reach.k, allowed=allowed) if given is None else given
+        start = corpus.words(query, k=reach.depth, allowed=allowed) if given is None else given
         return corpus.search(start, reach, allowed=allowed)
 
     found: list[Found] = yield Call.of(work)
@@ -223,25 +236,46 @@ def over_store(
     """The steps of a question to a seed arm and a store: hop by hop the ids that items point at are fetched.
 
     `seeds` gives (linked items, {id: score}); `fetch(ids)` gives linked items. Only edges that items carry can be seen
-    from here: links in their metadata, and relationships. So threads and shared entities take no part.
+    from here: links in their metadata, and relationships. So threads and shared entities take no part. What could not
+    be among the k best, nor lead to one, is not fetched.
     """
+    chosen = replace(settings or GraphSettings(), thread=0.0, shared=0.0)
     first, values = yield seeds
+    worth = {key: value / max(values.values()) for key, value in values.items()}
     found: list[Linked] = []
     seen: set[str] = set()
     front: list[Linked] = first
     for hop in range(reach.hops + 1):
         front = [linked for linked in front if reach.check is None or reach.check(linked.item)]
-        seen.update(linked.memory.id for linked in front)
         found += front
-        wanted = dict.fromkeys(key for linked in front for key in _pointed(linked))
-        missing = [key for key in wanted if key not in seen][: max(0, FETCHED - len(seen))]
-        if hop == reach.hops or not missing:
+        seen.update(linked.memory.id for linked in front)
+        if hop == reach.hops:
+            break
+        missing = _promising(front, worth, seen, chosen, reach)[: max(0, FETCHED - len(seen))]
+        if not missing:
             break
         seen.update(missing)
         front = yield fetch(missing)
-    corpus: Corpus[Any] = Corpus(replace(settings or GraphSettings(), thread=0.0, shared=0.0), words=False)
+    corpus: Corpus[Any] = Corpus(chosen, words=False)
     corpus.add(found)
     return corpus.search(values, reach)
+
+
+def _promising(
+    front: Sequence[Linked], worth: dict[str, float], seen: Set[str], settings: GraphSettings, reach: Reach
+) -> list[str]:
+    """Ids not yet seen that the front points at, unless what would reach them is below the k best already there."""
+    gain = max(settings.metadata, settings.explicit) * reach.decay
+    known = sorted((worth.get(key, 0.0) for key in seen), reverse=True)
+    floor = known[reach.k - 1] if len(known) >= reach.k and gain <= 1 else 0.0
+    wanted: dict[str, None] = {}
+    for linked in front:
+        value = worth.get(linked.memory.id, 0.0) * gain
+        for key in _pointed(linked) if value >= floor else ():
+            if key not in seen:
+                worth[key] = max(value, worth.get(key, 0.0))
+                wanted[key] = None
+    return list(wanted)
 
 
 def _pointed(linked: Linked) -> list[str]:

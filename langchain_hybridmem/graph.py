@@ -12,7 +12,6 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from hybridmem.association import (
-    SEEDS,
     Call,
     Corpus,
     Found,
@@ -63,6 +62,8 @@ class GraphRetriever(BaseRetriever):
     """Where neighbours are fetched from: a vector store (`get_by_ids`), a key-value store (`mget`), or a function."""
     seed: RetrieverLike | None = None
     """Who finds the first hits; None: BM25 over the documents."""
+    seeds: int | None = None
+    """How many of its hits to start from; None: 4·k. With few, more of the answer is what they remind of."""
     k: int = 4
     filter: Any = None
     """`{"lang": "en"}` or a function of the document. What does not pass neither appears nor passes activation."""
@@ -179,28 +180,37 @@ class GraphRetriever(BaseRetriever):
 
     def _steps(self, query: str, asked: dict[str, Any], config: RunnableConfig) -> Steps:
         check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
-        reach = Reach(asked["k"], asked["hops"], asked["decay"], check)
+        reach = Reach(asked["k"], asked["hops"], asked["decay"], check, self.seeds)
         if self.memory is not None:
             how = {name: asked[name] for name in _CALL if name != "with_scores"}
             return over_memory(self.memory, query, how, to_document)
         if self._corpus is not None:
-            seeds = None if self._arm is None else self._ask_seed(self._arm, query, asked, config, self._values)
+            seeds = (
+                None
+                if self._arm is None
+                else self._ask_seed(self._arm, query, (reach.depth, asked["filter"]), config, self._values)
+            )
             return over_corpus(self._corpus, query, reach, seeds=seeds)
         if self._arm is None:  # checked when it was made
             raise ConfigError("a store needs a seed retriever")
-        seeds = self._ask_seed(self._arm, query, asked, config, self._start)
+        seeds = self._ask_seed(self._arm, query, (reach.depth, asked["filter"]), config, self._start)
         return over_store(seeds, self._fetch, self.graph, reach)
 
     def _ask_seed(
-        self, arm: Arm, query: str, asked: dict[str, Any], config: RunnableConfig, read: Callable[[Brought], Any]
+        self, arm: Arm, query: str, wanted: tuple[int, Any], config: RunnableConfig, read: Callable[[Brought], Any]
     ) -> Call:
-        wish = Wish(SEEDS * asked["k"], asked["filter"], scores=True)
-        request: Request = arm.request(wish, config)
+        depth, filter = wanted
+        request: Request = arm.request(Wish(depth, filter, scores=True), config)
+
+        def best(value: Any) -> Any:
+            brought = request.read(value, arm.name)
+            scores = None if brought.scores is None else brought.scores[:depth]
+            return read(brought._replace(documents=brought.documents[:depth], scores=scores))
 
         async def later() -> Any:
-            return read(request.read(await request.acall(query), arm.name))
+            return best(await request.acall(query))
 
-        return Call(lambda: read(request.read(request.call(query), arm.name)), later)
+        return Call(lambda: best(request.call(query)), later)
 
     def _values(self, brought: Brought) -> dict[str, float]:
         keys = DocumentReader(self.id_key).keys(brought.documents)
@@ -312,7 +322,9 @@ def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     graph = settings.get("graph")
     if graph is not None and not isinstance(graph, GraphSettings):
         raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
-    chosen = {name: settings[name] for name in ("k", "hops", "decay") if name in settings}
+    if given == ["memory"] and settings.get("seeds") is not None:
+        raise ConfigError("seeds does not go with a memory: it starts from the 4·k best")
+    chosen = {name: settings[name] for name in ("k", "hops", "decay", "seeds") if name in settings}
     Reach(**chosen)
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])

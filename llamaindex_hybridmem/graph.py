@@ -20,7 +20,6 @@ from llama_index.core.schema import (
 )
 
 from hybridmem.association import (
-    SEEDS,
     Call,
     Corpus,
     Found,
@@ -71,7 +70,8 @@ class GraphRetriever(BaseRetriever):
     neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources.
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
     Each result has a `.receipt` that tells its path; nodes, their metadata and prompts stay as they were.
-    `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`.
+    `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how many
+    hits to start from (4 for each result): with few, more of the answer is what they remind of.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class GraphRetriever(BaseRetriever):
         memory: HybridMemory | None = None,
         store: Any = None,
         seed: BaseRetriever | None = None,
+        seeds: int | None = None,
         similarity_top_k: int = 4,
         filters: Filters = None,
         hops: int = 2,
@@ -98,6 +99,9 @@ class GraphRetriever(BaseRetriever):
     ) -> None:
         refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
         _check(nodes, memory, store, seed, graph)
+        if memory is not None and seeds is not None:
+            raise ConfigError("seeds does not go with a memory: it starts from the 4·k best")
+        self._seeds = seeds
         self._memory, self._store, self._graph = memory, store, graph
         names = (links_key,) if isinstance(links_key, str) else tuple(links_key)
         self._link = partial(linked, thread_key=thread_key, links_keys=names)
@@ -244,7 +248,7 @@ class GraphRetriever(BaseRetriever):
             if name in call.more and self._memory is None:
                 raise ConfigError(f"{name} = {call.more[name]!r}: only a memory understands {name!r}")
         check = None if call.filter is None else check_of(call.filter)
-        return Reach(call.k or 4, call.more["hops"], call.more["decay"], check)
+        return Reach(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds)
 
     def _steps(self, bundle: QueryBundle, call: Settings) -> Steps:
         reach = self._reach(call)
@@ -261,15 +265,17 @@ class GraphRetriever(BaseRetriever):
     def _ask_seed(
         self, arm: Arm, bundle: QueryBundle, call: Settings, read: Callable[[list[NodeWithScore]], Any]
     ) -> Call:
-        request = arm.request(Wish(SEEDS * (call.k or 4), call.filter, call.filters))
+        depth = self._reach(call).depth
+        request = arm.request(Wish(depth, call.filter, call.filters))
         work = partial(ask, request.retriever, copied(bundle), **request.keywords)
 
         async def later() -> Any:
             if arm.natively_async:
-                return read(_kept(await request.retriever.aretrieve(copied(bundle), **request.keywords), arm, request))
-            return read(_kept(await in_thread(work), arm, request))
+                found = await request.retriever.aretrieve(copied(bundle), **request.keywords)
+                return read(_kept(found, arm, request)[:depth])
+            return read(_kept(await in_thread(work), arm, request)[:depth])
 
-        return Call(lambda: read(_kept(work(), arm, request)), later)
+        return Call(lambda: read(_kept(work(), arm, request)[:depth]), later)
 
     def _start(self, found: list[NodeWithScore]) -> tuple[list[Linked], dict[str, float]]:
         return [self._link(one.node) for one in found], _values(found)

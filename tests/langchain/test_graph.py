@@ -175,6 +175,16 @@ class TestOverDocuments:
             ("t1", 1 / 2 * 0.5),
         ]
 
+    def test_how_many_seeds(self, ask):
+        retriever = GraphRetriever(documents=chat(), k=3, seeds=1)
+        assert [one.id for one in ask(retriever, "Ana with Bo: alone for a week")][1:] != []
+        found = ask(retriever, "Ana with Bo: alone for a week", with_scores=True)
+        assert [one.metadata["hybridmem"]["hops"] for one in found] == [0, 1, 1]
+        documents = chat()
+        seed = RunnableLambda(lambda query: documents)
+        found = ask(GraphRetriever(documents=documents, seed=seed, seeds=1), "", with_scores=True)
+        assert [(one.id, one.metadata["score"]) for one in found] == [("t0", 1.0), ("t1", 0.5), ("t2", 0.25)]
+
     def test_documents_come_and_go(self, ask):
         retriever = GraphRetriever(documents=[], k=9)
         assert ask(retriever, "Ana") == []
@@ -247,6 +257,20 @@ class TestOverAStore:
         assert ids(ask(retriever, "a")) == ["a"]
         assert ids(ask(retriever, "a", filter=lambda one: one.id != "c")) == ["a", "b"]
 
+    def test_what_cannot_reach_the_k_best_is_not_fetched(self, ask):
+        fetched = []
+        shelf = {key: Document(key, id=key, metadata={"links": [f"{key}{n}" for n in "12"]}) for key in ("a", "b", "c")}
+
+        def fetch(keys):
+            fetched.extend(keys)
+            return [Document(key, id=key, metadata={"links": [f"{key}1"]}) for key in keys]
+
+        seed = RunnableLambda(lambda query: list(shelf.values()))  # worth 3/3, 2/3 and 1/3
+        found = ask(GraphRetriever(store=fetch, seed=seed, k=3), "q", with_scores=True)
+        assert [(one.id, one.metadata["score"]) for one in found] == [("a", 1.0), ("b", 2 / 3), ("a1", 0.5)]
+        assert fetched[:4] == ["a1", "a2", "b1", "b2"]  # 1/2 and 1/3 are no less than the third best, 1/6 is
+        assert "c1" not in fetched
+
     def test_key_value_stores_and_functions(self, ask):
         store = a_store()
         seed = RunnableLambda(lambda query: store.get_by_ids(["a"]))
@@ -309,6 +333,8 @@ def test_the_seed_is_a_child_run_and_the_name_is_told(ask):
         ({"store": InMemoryByteStore, "seed": None}, "needs a seed"),
         ({"store": 5, "seed": RunnableLambda(print)}, "store is a int"),
         ({"memory": object(), "seed": RunnableLambda(print)}, "does not go with a memory"),
+        ({"memory": object(), "seeds": 3}, "does not go with a memory"),
+        ({"documents": [], "seeds": 0}, "seeds = 0"),
         ({"documents": [], "k": 0}, "k = 0"),
         ({"documents": [], "hops": -1}, "hops = -1"),
         ({"documents": [], "decay": 2}, "decay = 2"),

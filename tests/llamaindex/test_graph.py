@@ -166,6 +166,15 @@ class TestOverNodes:
         retriever = GraphRetriever(nodes, seed=Fixed(scored([nodes[4], nodes[0]])), filters={"n": {"$lt": 2}})
         assert values(ask(retriever, "whatever")) == {"t0": 1.0, "t1": 0.5}
 
+    def test_how_many_seeds(self, ask):
+        nodes = chat()
+        assert values(ask(GraphRetriever(nodes, seed=Fixed(scored(nodes)), seeds=1), "q")) == {
+            "t0": 1.0,
+            "t1": 0.5,
+            "t2": 0.25,
+        }
+        assert len(ask(GraphRetriever(nodes, seeds=1, hops=0), "Ana with Bo: alone for a week")) == 1
+
     def test_nodes_come_and_go(self, ask):
         retriever = GraphRetriever([], similarity_top_k=9)
         assert ask(retriever, "Ana") == []
@@ -287,6 +296,8 @@ class TestInside:
         ({"store": print}, "needs a seed"),
         ({"store": 5, "seed": Fixed([])}, "store is a int"),
         ({"memory": object(), "seed": Fixed([])}, "does not go with a memory"),
+        ({"memory": object(), "seeds": 3}, "does not go with a memory"),
+        ({"nodes": [], "seeds": 0}, "seeds = 0"),
         ({"nodes": [], "similarity_top_k": 0}, "similarity_top_k = 0"),
         ({"nodes": [], "hops": -1}, "hops = -1"),
         ({"nodes": [], "decay": 2}, "decay = 2"),
