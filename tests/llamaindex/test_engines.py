@@ -124,6 +124,13 @@ def test_query_engine_tool(retriever):
 # --- our own tool
 
 
+def test_defect_llama_indexs_tool_does_not_send_what_the_agent_asked():
+    arm = Fixed(scored(NODES[:1]))
+    RetrieverTool.from_defaults(retriever=FusionRetriever([arm])).call(input="Ana's cat")
+    FusionRetriever([arm]).as_tool().call(input="Ana's cat")
+    assert [bundle.query_str for bundle in arm.asked] == ["\ninput is Ana's cat\n", "Ana's cat"]
+
+
 def asked(retriever):
     arm = Fixed(scored(NODES[:1]))
     retriever = FusionRetriever([arm]) if retriever is fusion else QueryFusionRetriever([arm], num_queries=1)

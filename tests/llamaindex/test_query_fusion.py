@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 
+import chromadb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.retrievers import QueryFusionRetriever as Original
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES as ORIGINAL_MODES
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.vector_stores.chroma import ChromaVectorStore
 
 from hybridmem.errors import ArmError, ConfigError
 from llamaindex_hybridmem import FUSION_MODES, QueryFusionRetriever
@@ -261,6 +263,24 @@ async def test_defect_sync_children_stall_the_event_loop():
     ours = QueryFusionRetriever([Fixed(scored("A"), block), Fixed(scored("B"), block)], num_queries=1)
     assert {n.node_id for n in await ours.aretrieve("q")} == {"A", "B"}
     assert ticked.is_set()
+
+
+def test_defect_chromas_async_is_serial_and_blocking():
+    meeting = threading.Barrier(2, timeout=30)
+
+    class Blocking(ChromaVectorStore):
+        def query(self, query, **kwargs):
+            meeting.wait()
+            return super().query(query, **kwargs)
+
+    client = chromadb.EphemeralClient()
+    made = []
+    for key in "AB":
+        store = Blocking(chroma_collection=client.create_collection(f"defect-{key}"))
+        store.add([node(key, embedding=Letters().get_text_embedding(key))])
+        made.append(VectorStoreIndex.from_vector_store(store, embed_model=Letters()).as_retriever())
+    found = asyncio.run(QueryFusionRetriever(made, num_queries=1).aretrieve("a"))
+    assert {n.node_id for n in found} == {"A", "B"}
 
 
 def test_defect_a_runtime_error_of_a_child_is_masked():
