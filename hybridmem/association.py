@@ -66,16 +66,14 @@ class Reach:
     seeds: int | None = None
 
     def __post_init__(self) -> None:
-        for name, low in (("k", 1), ("hops", 0)):
+        for name, low in (("k", 1), ("hops", 0), ("seeds", 1)):
             value = getattr(self, name)
+            if name == "seeds" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ConfigError(f"{name} = {value!r} is not allowed: a whole number from {low} up")
         if not (isinstance(self.decay, (int, float)) and 0 <= self.decay <= 1):
             raise ConfigError(f"decay = {self.decay!r} is not allowed: from 0 to 1")
-        if self.seeds is not None and (
-            isinstance(self.seeds, bool) or not isinstance(self.seeds, int) or self.seeds < 1
-        ):
-            raise ConfigError(f"seeds = {self.seeds!r} is not allowed: a whole number from 1 up, or None for 4·k")
 
     @property
     def depth(self) -> int:

@@ -181,31 +181,27 @@ class GraphRetriever(BaseRetriever):
     def _steps(self, query: str, asked: dict[str, Any], config: RunnableConfig) -> Steps:
         check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
         reach = Reach(asked["k"], asked["hops"], asked["decay"], check, self.seeds)
+        wish = Wish(reach.depth, asked["filter"], scores=True)
         if self.memory is not None:
             how = {name: asked[name] for name in _CALL if name != "with_scores"}
             return over_memory(self.memory, query, how, to_document)
         if self._corpus is not None:
-            seeds = (
-                None
-                if self._arm is None
-                else self._ask_seed(self._arm, query, (reach.depth, asked["filter"]), config, self._values)
-            )
+            seeds = None if self._arm is None else self._ask_seed(self._arm, query, wish, config, self._values)
             return over_corpus(self._corpus, query, reach, seeds=seeds)
         if self._arm is None:  # checked when it was made
             raise ConfigError("a store needs a seed retriever")
-        seeds = self._ask_seed(self._arm, query, (reach.depth, asked["filter"]), config, self._start)
+        seeds = self._ask_seed(self._arm, query, wish, config, self._start)
         return over_store(seeds, self._fetch, self.graph, reach)
 
     def _ask_seed(
-        self, arm: Arm, query: str, wanted: tuple[int, Any], config: RunnableConfig, read: Callable[[Brought], Any]
+        self, arm: Arm, query: str, wish: Wish, config: RunnableConfig, read: Callable[[Brought], Any]
     ) -> Call:
-        depth, filter = wanted
-        request: Request = arm.request(Wish(depth, filter, scores=True), config)
+        request: Request = arm.request(wish, config)
 
         def best(value: Any) -> Any:
             brought = request.read(value, arm.name)
-            scores = None if brought.scores is None else brought.scores[:depth]
-            return read(brought._replace(documents=brought.documents[:depth], scores=scores))
+            scores = None if brought.scores is None else brought.scores[: wish.k]
+            return read(brought._replace(documents=brought.documents[: wish.k], scores=scores))
 
         async def later() -> Any:
             return best(await request.acall(query))
@@ -311,20 +307,22 @@ def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
         told = " and ".join(given) or "none"
         raise ConfigError(f"GraphRetriever got {told}: give exactly one of memory, documents and store")
     if given == ["store"]:
-        store = settings["store"]
-        if settings.get("seed") is None:
-            raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=store.as_retriever())")
-        if not (hasattr(store, "get_by_ids") or hasattr(store, "mget") or callable(store)):
-            kind = type(store).__name__
-            raise ConfigError(f"store is a {kind}: it needs get_by_ids or mget, or must be a function of ids")
-    if given == ["memory"] and settings.get("seed") is not None:
-        raise ConfigError("seed does not go with a memory: its own BM25 finds the first hits")
+        _check_store(settings["store"], settings.get("seed"))
+    for name in ("seed", "seeds"):
+        if given == ["memory"] and settings.get(name) is not None:
+            raise ConfigError(f"{name} does not go with a memory: it starts from the 4·k best hits of its own BM25")
     graph = settings.get("graph")
     if graph is not None and not isinstance(graph, GraphSettings):
         raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
-    if given == ["memory"] and settings.get("seeds") is not None:
-        raise ConfigError("seeds does not go with a memory: it starts from the 4·k best")
     chosen = {name: settings[name] for name in ("k", "hops", "decay", "seeds") if name in settings}
     Reach(**chosen)
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
+
+
+def _check_store(store: Any, seed: Any) -> None:
+    if seed is None:
+        raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=store.as_retriever())")
+    if not (hasattr(store, "get_by_ids") or hasattr(store, "mget") or callable(store)):
+        kind = type(store).__name__
+        raise ConfigError(f"store is a {kind}: it needs get_by_ids or mget, or must be a function of ids")

@@ -70,8 +70,8 @@ class GraphRetriever(BaseRetriever):
     neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources.
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
     Each result has a `.receipt` that tells its path; nodes, their metadata and prompts stay as they were.
-    `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how many
-    hits to start from (4 for each result): with few, more of the answer is what they remind of.
+    `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how
+    many hits to start from (None: 4·k): with few, more of the answer is what they remind of.
     """
 
     def __init__(
