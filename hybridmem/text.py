@@ -299,6 +299,10 @@ class Analyzer:
         engine = self._engine
         return [engine.run(text, engine.content) for text in texts]
 
+    def stemmed(self, word: str, /) -> str:
+        """The term of one lower-case word."""
+        return self._engine.word(word)
+
     def is_stop(self, term: str, /) -> bool:
         """Whether a term of `all_terms` is a stop word (a stem never is)."""
         return term in self._engine.stops
