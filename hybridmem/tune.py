@@ -11,36 +11,25 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridmem.board import Board, Setting, read_setting, with_setting
-from hybridmem.columns import Bools, Floats, read_columns
+from hybridmem.board import Setting
+from hybridmem.climb import Search
 from hybridmem.errors import ConfigError
 from hybridmem.evaluate import Case
-from hybridmem.fusion import Fusion, Mode
-from hybridmem.metrics import Interval, interval, judge, metric, sign_flip
+from hybridmem.fusion import Fusion
+from hybridmem.metrics import Interval, interval, sign_flip
 from hybridmem.recipes import recipe_to_dict, save_recipe
-from hybridmem.replay import Curve, Recorded, memory_curve, memory_recorder, replay
+from hybridmem.replay import Curve, Recorded, memory_curve, memory_recorder
 from hybridmem.stores.base import Progress
 
-__all__ = ["Tuning", "tune"]
+__all__ = ["CURVES", "Tuning", "tune"]
 
-STEP = 0.001
-"""A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
-ROUNDS = 4
-CASES_A_BOARD = 100
 CURVES = (Curve(0.9, 0.4), Curve(1.2, 0.5), Curve(1.2, 0.75), Curve(1.6, 0.75), Curve(2.0, 0.75))
-CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
-STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-SPREADS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-FLOORS: Mapping[str, tuple[float | None, ...]] = {
-    "bm25": (None, 0.5, 1.0, 2.0, 4.0),
-    "vector": (None, 0.1, 0.2, 0.3, 0.4, 0.5),
-}
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,7 @@ def tune(
     base, recorders, known = _recorders(source, recipe, depth, curves)
     told = _counter(progress, len(judged) * len(recorders))
     records = [[_told(record(case), told) for case in judged] for record in recorders]
-    search = _Search(records, judged, base, metric, known)
+    search = Search(records, judged, base, metric, known)
     rng = np.random.default_rng(seed)
     gains, picks = np.zeros(len(judged)), []
     for _ in range(repeats):
@@ -183,109 +172,6 @@ def _recorders(
     known = [present, *(curve for curve in curves if curve != present)]
     others = [memory_recorder(source, depth=depth, curve=curve) for curve in known[1:]]
     return base, [memory_recorder(source, depth=depth), *others], known
-
-
-class _Search:
-    """Coordinate ascent over settings, with everything that was tried remembered for all folds."""
-
-    def __init__(
-        self,
-        records: Sequence[Sequence[Recorded]],
-        cases: Sequence[Case],
-        recipe: Fusion,
-        name: str,
-        curves: Sequence[Curve],
-    ) -> None:
-        self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
-        self._boards = [_boards(rows, cases, recipe) for rows in records]
-        present = [board.columns for board in self._boards[0]]
-        self.names = present[0].names
-        self.start = read_setting(recipe, self.names)
-        self._values: dict[Setting, Floats] = {}
-        self._real: dict[Setting, Floats] = {}
-        self._graph = any(len(columns.edges[0]) for columns in present)
-        self._dates = any(columns.fresh.any() for columns in present)
-
-    @property
-    def tried(self) -> int:
-        return len(self._values)
-
-    def recipe(self, setting: Setting) -> Fusion:
-        if setting == self.start:
-            return self.base
-        recipe = with_setting(self.base, setting, self.names)
-        return replace(recipe, **self.curves[setting.lexical]._asdict()) if setting.lexical else recipe
-
-    def alone(self, arm: int) -> float:
-        """The metric of one arm's own list."""
-        lists = [record.reader.keys(record.lists[arm].items) for record in self.records[0]]
-        return float(self._measure(lists, self.cases).mean())
-
-    def _measure(self, lists: Sequence[Sequence[str]], cases: Sequence[Case]) -> Floats:
-        measure, k = metric(self.metric)
-        return measure(judge(lists, [case.relevant for case in cases], depth=k), k)
-
-    def values(self, setting: Setting) -> Floats:
-        if setting not in self._values:
-            figures = [board.figures(setting, self.metric) for board in self._boards[setting.lexical]]
-            self._values[setting] = np.concatenate(figures)
-        return self._values[setting]
-
-    def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
-        """The metric by the real fusion, for the chosen cases."""
-        recipe, kept = self.recipe(setting), self._real.setdefault(setting, np.full(len(self.cases), np.nan))
-        wanted = np.ones(len(self.cases), dtype=np.bool_) if cases is None else cases
-        todo = np.flatnonzero(wanted & np.isnan(kept)).tolist()
-        asked, rows = [self.cases[row] for row in todo], [self.records[setting.lexical][row] for row in todo]
-        k = metric(self.metric)[1]
-        lists = [replay(recipe, row, query=case.query, k=k) for row, case in zip(rows, asked, strict=True)]
-        kept[todo] = self._measure(lists, asked)
-        return kept[wanted]
-
-    def climb(self, train: Bools) -> Setting:
-        """The best setting for these cases that single steps from the present one lead to."""
-        best = self.start
-        height = float(self.values(best)[train].mean())
-        for _ in range(ROUNDS):
-            before = best
-            for group in self._groups(best):
-                found = max(group, key=lambda setting: float(self.values(setting)[train].mean()))
-                reached = float(self.values(found)[train].mean())
-                if reached >= height + STEP:
-                    best, height = found, reached
-            if best == before:
-                break
-        return best
-
-    def _groups(self, now: Setting) -> Iterator[list[Setting]]:
-        yield [replace(now, lexical=number) for number in range(len(self._boards))]
-        yield [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in self._merges(now)]
-        if self._graph:
-            yield [replace(now, spread=strength) for strength in SPREADS]
-        if self._dates:
-            yield [replace(now, boost=strength) for strength in STRENGTHS]
-        for arm, name in enumerate(self.names):
-            floors = FLOORS.get(name, (None,))
-            yield [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
-
-    def _merges(self, now: Setting) -> Iterable[tuple[tuple[Mode, float], tuple[float, ...]]]:
-        modes: list[tuple[Mode, float]] = [("rrf", c) for c in dict.fromkeys((*CONSTANTS, now.c))]
-        modes += [("relative", now.c), ("convex", now.c), ("distribution", now.c)]
-        return itertools.product(modes, _simplex(len(self.names)))
-
-
-def _boards(records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion) -> list[Board]:
-    """Boards of a hundred cases each: their columns stay in the cache, which halves the time of a setting."""
-    starts = range(0, len(cases), CASES_A_BOARD)
-    parts = [(records[at : at + CASES_A_BOARD], cases[at : at + CASES_A_BOARD]) for at in starts]
-    return [Board(read_columns(rows, some, recipe=recipe), some, recipe=recipe) for rows, some in parts]
-
-
-def _simplex(arms: int) -> list[tuple[float, ...]]:
-    """Weights that sum to 1: steps of 1/20 for two arms, coarser for more."""
-    steps = {1: 1, 2: 20, 3: 10}.get(arms, 4)
-    parts = itertools.product(range(steps + 1), repeat=arms - 1)
-    return [tuple(n / steps for n in (*part, steps - sum(part))) for part in parts if sum(part) <= steps]
 
 
 def _changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequence[Curve]) -> Iterator[str]:

@@ -10,12 +10,15 @@ from benchmarks.quality.peers import langchain_peers, llamaindex_peers
 from benchmarks.quality.sets import Part, load_sets
 from hybridmem.abstain import calibrate
 from hybridmem.evaluate import evaluate
+from hybridmem.fusion import Fusion
+from hybridmem.recipes import RECIPES
 from hybridmem.replay import memory_recorder, memory_systems
 from hybridmem.report import Report, Run
 from hybridmem.tune import Tuning, tune
 
 ROOT = Path(__file__).parents[2]
 OURS = "hybridmem, defaults"
+NAMES = {"fused": OURS, "bm25": "our BM25 alone", "vector": "our vectors alone"}
 
 
 def pooled(reports: list[Report]) -> Report:
@@ -30,14 +33,14 @@ def pooled(reports: list[Report]) -> Report:
     return replace(first, cases=tuple(case for report in reports for case in report.cases), runs=tuple(runs))
 
 
-def against_peers(parts: list[Part], tuned: Tuning) -> Report:
-    """Our arms, our defaults, the tuned recipe, and the peers, over the same embeddings."""
+def against_peers(parts: list[Part], from_rrf: Tuning) -> Report:
+    """Our arms, our defaults, plain RRF before and after tuning, and the peers, over the same embeddings."""
     reports = []
     for part in parts:
-        with part.open() as memory, part.open(recipe=tuned.recipe) as other:
-            ours = {OURS if one.name == "fused" else one.name: one for one in memory_systems(memory, stages=False)}
-            if tuned.accepted:
-                ours["hybridmem, tuned"] = memory_systems(other, stages=False)[-1]
+        with part.open() as memory, part.open(recipe="rrf") as plain, part.open(recipe=from_rrf.recipe) as tuned:
+            ours = {NAMES[one.name]: one for one in memory_systems(memory, stages=False)}
+            ours["hybridmem, plain RRF"] = memory_systems(plain, stages=False)[-1]
+            ours["hybridmem, plain RRF, tuned"] = memory_systems(tuned, stages=False)[-1]
             peers = langchain_peers(part) | llamaindex_peers(part)
             reports.append(evaluate(ours | peers, part.cases, id_key="id", baseline=OURS))
         print(f"  {part.name}: {len(part.cases)} questions", file=sys.stderr)
@@ -49,12 +52,12 @@ def stage_by_stage(parts: list[Part]) -> Report:
     reports = []
     for part in parts:
         with part.open() as memory:
-            systems = {OURS if one.name == "fused" else one.name: one for one in memory_systems(memory)}
+            systems = {NAMES.get(one.name, one.name): one for one in memory_systems(memory)}
             reports.append(evaluate(systems, part.cases, baseline=OURS))
     return pooled(reports)
 
 
-def tune_on(parts: list[Part]) -> Tuning:
+def tune_on(parts: list[Part], start: Fusion) -> Tuning:
     """One recipe from the questions of several stores."""
     memories = [part.open() for part in parts]
     recorders = {}
@@ -62,7 +65,7 @@ def tune_on(parts: list[Part]) -> Tuning:
         record = memory_recorder(memory, depth=100)
         recorders |= {id(case): record for case in part.cases}
     cases = [case for part in parts for case in part.cases]
-    return tune(lambda case: recorders[id(case)](case), cases, recipe=memories[0].recipe)
+    return tune(lambda case: recorders[id(case)](case), cases, recipe=start)
 
 
 def abstention(parts: list[Part]) -> list[tuple[str, float, float, float]]:
@@ -90,11 +93,11 @@ def main() -> None:
     figures = {}
     for name, (tuning, held) in sets.items():
         print(name, file=sys.stderr)
-        tuned = tune_on(tuning)
-        held_out = against_peers(held, tuned)
-        whole = held_out if name == "LoCoMo" else pooled([against_peers(tuning, tuned), held_out])
-        figures[name] = Figures(tuned, held_out, whole, stage_by_stage(held))
-        print(tuned, held_out, figures[name].stages, sep="\n\n")
+        tuned, from_rrf = tune_on(tuning, RECIPES["default"]), tune_on(tuning, RECIPES["rrf"])
+        held_out = against_peers(held, from_rrf)
+        whole = held_out if name == "LoCoMo" else pooled([against_peers(tuning, from_rrf), held_out])
+        figures[name] = Figures(tuned, from_rrf, held_out, whole, stage_by_stage(held))
+        print(tuned, from_rrf, held_out, figures[name].stages, sep="\n\n")
     refusals = abstention(sets["LoCoMo"][1]) if "LoCoMo" in sets else []
     print(*refusals, sep="\n")
     if args.write:

@@ -16,6 +16,7 @@ class Figures(NamedTuple):
     """What was measured on one set."""
 
     tuned: Tuning
+    from_rrf: Tuning
     held: Report
     whole: Report
     stages: Report
@@ -45,13 +46,14 @@ def write_page(figures: dict[str, Figures], refusals: list[tuple[str, float, flo
     for name, found in figures.items():
         blocks += [f"## {name}\n\n{ABOUT[name]}", table(found.held)]
         if found.whole is not found.held:
-            both = ", ".join(f"{run} {found.whole.mean(run, 'ndcg@10'):.3f}" for run in shown(found.whole))
-            blocks.append(f"All questions of the set, nDCG@10: {both}.")
+            both = "\n".join(f"- {run} {found.whole.mean(run, 'ndcg@10'):.3f}" for run in shown(found.whole))
+            blocks.append(f"nDCG@10 over all questions of the set, those tuned on included:\n\n{both}")
         if found.held.categories:
             blocks.append(categories(found.held))
-        blocks.append("\n".join(f"- {line}" for line in found.held.verdicts("ndcg@10") if line.startswith("hybridmem")))
+        blocks.append("\n".join(f"- {line}" for line in found.held.verdicts("ndcg@10") if line.startswith(OURS)))
         blocks.append(f"What each stage is worth here:\n\n{stages(found.stages)}")
-        blocks.append(f"The tuner, started from the defaults on the tuning half:\n\n```\n{tuner(found.tuned)}\n```")
+        blocks.append(f"The tuner on the tuning half, started from the defaults:\n\n```\n{tuner(found.tuned)}\n```")
+        blocks.append(f"Started from plain RRF:\n\n```\n{tuner(found.from_rrf)}\n```")
     if refusals:
         blocks.append(abstaining(refusals))
     (docs / "quality.md").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
@@ -123,5 +125,5 @@ def draw(figures: dict[str, Figures], path: Path) -> None:
         colours = ["#2b6cb0" if run.startswith("hybridmem") else "#a0aec0" for run in runs]
         errors = [[b.mean - b.low for b in bounds], [b.high - b.mean for b in bounds]]
         axis.barh(runs, [b.mean for b in bounds], xerr=errors, color=colours, error_kw={"lw": 1, "ecolor": "#4a5568"})
-        axis.set(title=f"{name}: {metric}, questions not tuned on", xlim=(0, 1))
+        axis.set(title=f"{name}: {metric}", xlim=(0, 1))
     picture.savefig(path, dpi=110)

@@ -106,7 +106,7 @@ def recipes(draw):
 QUESTION = "What happened on 14 November 2023?"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.lists(recorded(), min_size=1, max_size=3), recipes())
 def test_scores_of_the_board_are_those_of_the_fusion(records, recipe):
     cases = [Case(QUESTION, {"m1": 1.0, "m5": 2.0}) for _ in records]

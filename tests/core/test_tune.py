@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hybridmem.climb import simplex
 from hybridmem.errors import ConfigError
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
@@ -11,7 +12,7 @@ from hybridmem.memory import HybridMemory
 from hybridmem.recipes import load_recipe
 from hybridmem.replay import Curve, Recorded
 from hybridmem.stages import HalfLife, QualityGate
-from hybridmem.tune import Tuning, _simplex, tune
+from hybridmem.tune import Tuning, tune
 from hybridmem.types import ArmList
 
 
@@ -78,11 +79,11 @@ def test_what_is_already_best_is_left_alone():
 def test_shuffled_labels_are_refused():
     refused = 0
     for seed in range(20):
-        source, cases = good_and_bad(30, seed)
+        source, cases = good_and_bad(20, seed)
         labels = [case.relevant for case in cases]
         random.Random(seed).shuffle(labels)
         shuffled = [replace(case, relevant=label) for case, label in zip(cases, labels, strict=True)]
-        found = tune(source, shuffled, recipe=Fusion(weights={"good": 0.5, "bad": 0.5}), repeats=1, seed=seed)
+        found = tune(source, shuffled, recipe=Fusion(weights={"good": 0.5, "bad": 0.5}), folds=4, repeats=1, seed=seed)
         refused += not found.accepted
     assert refused >= 19
 
@@ -91,14 +92,14 @@ def test_noise_in_every_direction_is_refused():
     """Labels drawn from the candidates themselves: settings do move the figures, but only by chance."""
     refused = 0
     for seed in range(20):
-        source, cases = good_and_bad(30, seed)
+        source, cases = good_and_bad(20, seed)
         rng = random.Random(seed)
         drawn = []
         for case in cases:
             record = source(case)
             everything = [*record.lists[0].items, *record.lists[1].items]
             drawn.append(replace(case, relevant={rng.choice(everything): 1.0}))
-        found = tune(source, drawn, recipe=Fusion(weights={"good": 0.5, "bad": 0.5}), repeats=1, seed=seed)
+        found = tune(source, drawn, recipe=Fusion(weights={"good": 0.5, "bad": 0.5}), folds=4, repeats=1, seed=seed)
         refused += not found.accepted
     assert refused >= 19
 
@@ -185,10 +186,10 @@ def test_every_change_is_named():
 
 
 def test_weights_to_try():
-    assert _simplex(1) == [(1.0,)]
-    assert len(_simplex(2)) == 21
-    assert len(_simplex(3)) == 66
-    assert all(sum(weights) == pytest.approx(1.0) for arms in (1, 2, 3, 4) for weights in _simplex(arms))
+    assert simplex(1) == [(1.0,)]
+    assert len(simplex(2)) == 21
+    assert len(simplex(3)) == 66
+    assert all(sum(weights) == pytest.approx(1.0) for arms in (1, 2, 3, 4) for weights in simplex(arms))
 
 
 def test_bad_input():

@@ -1,0 +1,143 @@
+"""The search of the tuner: one group of settings after another, everything tried remembered for all folds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from hybridmem.board import Board, Setting, read_setting, with_setting
+from hybridmem.columns import Bools, Floats, read_columns
+from hybridmem.evaluate import Case
+from hybridmem.fusion import Fusion, Mode
+from hybridmem.metrics import judge, metric
+from hybridmem.replay import Curve, Recorded, replay
+
+__all__ = ["Search", "simplex"]
+
+STEP = 0.001
+"""A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
+ROUNDS = 4
+CASES_A_BOARD = 100
+CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
+STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SPREADS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+FLOORS: Mapping[str, tuple[float | None, ...]] = {
+    "bm25": (None, 0.5, 1.0, 2.0, 4.0),
+    "vector": (None, 0.1, 0.2, 0.3, 0.4, 0.5),
+}
+
+
+class Search:
+    """Coordinate ascent over settings, with everything that was tried remembered for all folds."""
+
+    def __init__(
+        self,
+        records: Sequence[Sequence[Recorded]],
+        cases: Sequence[Case],
+        recipe: Fusion,
+        name: str,
+        curves: Sequence[Curve],
+    ) -> None:
+        self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
+        self._boards = [_boards(rows, cases, recipe) for rows in records]
+        present = [board.columns for board in self._boards[0]]
+        self.names = present[0].names
+        self.start = read_setting(recipe, self.names)
+        self._values: dict[Setting, Floats] = {}
+        self._real: dict[Setting, Floats] = {}
+        self._graph = any(len(columns.edges[0]) for columns in present)
+        self._dates = any(columns.fresh.any() for columns in present)
+
+    @property
+    def tried(self) -> int:
+        """How many settings were looked at."""
+        return len(self._values)
+
+    def recipe(self, setting: Setting) -> Fusion:
+        """The recipe that a setting stands for."""
+        if setting == self.start:
+            return self.base
+        recipe = with_setting(self.base, setting, self.names)
+        return replace(recipe, **self.curves[setting.lexical]._asdict()) if setting.lexical else recipe
+
+    def alone(self, arm: int) -> float:
+        """The metric of one arm's own list."""
+        lists = [record.reader.keys(record.lists[arm].items) for record in self.records[0]]
+        return float(self._measure(lists, self.cases).mean())
+
+    def _measure(self, lists: Sequence[Sequence[str]], cases: Sequence[Case]) -> Floats:
+        measure, k = metric(self.metric)
+        return measure(judge(lists, [case.relevant for case in cases], depth=k), k)
+
+    def values(self, setting: Setting) -> Floats:
+        """The metric of every case by the board."""
+        if setting not in self._values:
+            figures = [board.figures(setting, self.metric) for board in self._boards[setting.lexical]]
+            self._values[setting] = np.concatenate(figures)
+        return self._values[setting]
+
+    def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
+        """The metric by the real fusion, for the chosen cases."""
+        recipe, kept = self.recipe(setting), self._real.setdefault(setting, np.full(len(self.cases), np.nan))
+        wanted = np.ones(len(self.cases), dtype=np.bool_) if cases is None else cases
+        todo = np.flatnonzero(wanted & np.isnan(kept)).tolist()
+        asked, rows = [self.cases[row] for row in todo], [self.records[setting.lexical][row] for row in todo]
+        k = metric(self.metric)[1]
+        lists = [replay(recipe, row, query=case.query, k=k) for row, case in zip(rows, asked, strict=True)]
+        kept[todo] = self._measure(lists, asked)
+        return kept[wanted]
+
+    def climb(self, train: Bools) -> Setting:
+        """The best setting for these cases that single steps from the present one lead to."""
+        best = self.start
+        height = float(self.values(best)[train].mean())
+        for _ in range(ROUNDS):
+            before = best
+            for group in self._groups():
+                found = max(group(best), key=lambda setting: float(self.values(setting)[train].mean()))
+                reached = float(self.values(found)[train].mean())
+                if reached >= height + STEP:
+                    best, height = found, reached
+            if best == before:
+                break
+        return best
+
+    def _groups(self) -> Iterator[Callable[[Setting], list[Setting]]]:
+        """The directions of a step: from where one stands to the settings that differ in one group."""
+        yield lambda now: [replace(now, lexical=number) for number in range(len(self._boards))]
+        yield self._merges
+        if self._graph:
+            yield lambda now: [replace(now, spread=strength) for strength in SPREADS]
+        if self._dates:
+            yield lambda now: [replace(now, boost=strength) for strength in STRENGTHS]
+        for arm, name in enumerate(self.names):
+            if name in FLOORS:
+                yield partial(_floors, arm=arm, floors=FLOORS[name])
+
+    def _merges(self, now: Setting) -> list[Setting]:
+        modes: list[tuple[Mode, float]] = [("rrf", c) for c in dict.fromkeys((*CONSTANTS, now.c))]
+        modes += [("relative", now.c), ("convex", now.c), ("distribution", now.c)]
+        both = itertools.product(modes, simplex(len(self.names)))
+        return [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in both]
+
+
+def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:
+    return [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
+
+
+def _boards(records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion) -> list[Board]:
+    """Boards of a hundred cases each: their columns stay in the cache, which halves the time of a setting."""
+    starts = range(0, len(cases), CASES_A_BOARD)
+    parts = [(records[at : at + CASES_A_BOARD], cases[at : at + CASES_A_BOARD]) for at in starts]
+    return [Board(read_columns(rows, some, recipe=recipe), some, recipe=recipe) for rows, some in parts]
+
+
+def simplex(arms: int) -> list[tuple[float, ...]]:
+    """Weights that sum to 1: steps of 1/20 for two arms, coarser for more."""
+    steps = {1: 1, 2: 20, 3: 10}.get(arms, 4)
+    parts = itertools.product(range(steps + 1), repeat=arms - 1)
+    return [tuple(n / steps for n in (*part, steps - sum(part))) for part in parts if sum(part) <= steps]
