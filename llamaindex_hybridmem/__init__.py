@@ -12,9 +12,38 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import MissingExtraError
+
+try:
+    _core = find_spec("llama_index.core")
+except ModuleNotFoundError:
+    _core = None
+if _core is None:
+    raise MissingExtraError("llamaindex", needs="llama-index-core")
+
+if TYPE_CHECKING:
+    from llamaindex_hybridmem._filters import to_filter
+    from llamaindex_hybridmem.bm25 import BM25Retriever
+    from llamaindex_hybridmem.fusion import FusedNode, FusionRetriever
+    from llamaindex_hybridmem.graph import GraphRetriever
+    from llamaindex_hybridmem.memory_block import HybridMemoryBlock
+    from llamaindex_hybridmem.query_fusion import FUSION_MODES, QueryFusionRetriever
+    from llamaindex_hybridmem.vector import VectorRetriever
+
+__all__ = [
+    "FUSION_MODES",
+    "BM25Retriever",
+    "FusedNode",
+    "FusionRetriever",
+    "GraphRetriever",
+    "HybridMemoryBlock",
+    "QueryFusionRetriever",
+    "VectorRetriever",
+    "to_filter",
+]
 
 _HOMES = {
     "BM25Retriever": "bm25",
@@ -28,23 +57,15 @@ _HOMES = {
     "to_filter": "_filters",
 }
 
-__all__ = [  # noqa: PLE0604  loaded when they are first used, so that importing this package stays light
-    *_HOMES,
-]
-
 
 def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, so that `import llamaindex_hybridmem` stays light."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "llama_index":
-            raise
-        raise MissingExtraError("llamaindex", needs="llama-index-core") from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

@@ -31,7 +31,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.stages import Diversity, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.types import ArmList, Memory
-from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
+from llamaindex_hybridmem import BM25Retriever, FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._arms import is_natively_async
 from llamaindex_hybridmem._conversion import NodeReader
 
@@ -260,6 +260,16 @@ def test_arms_are_asked_deeper_until_k_is_filled():
     assert len(asyncio.run(FusionRetriever([index.as_retriever()], dedup=True).aretrieve("abc"))) == 6
     own = FusionRetriever([index.as_retriever(similarity_top_k=3)], similarity_top_k=None)
     assert len(own.retrieve("abc")) == 3  # without a k, each arm keeps its own
+
+
+def test_our_own_arms_are_asked_with_depth_and_filters():
+    words = BM25Retriever.from_defaults(nodes=years(), similarity_top_k=1)
+    ours = FusionRetriever([words], filters=YEAR)
+    assert list(ours.retrievers) == ["bm25"]
+    assert sorted(ids(ours.retrieve("abc"))) == ["C", "D", "E", "F"]
+    assert ids(ours.retrieve("abc", filters={"year": 2020})) == ["A"]
+    assert len(words.retrieve("abc")) == 1
+    assert is_natively_async(words)
 
 
 def test_a_fusion_inside_a_fusion_is_asked_with_depth_and_filters():

@@ -11,7 +11,7 @@ BLOCK = """
 import sys
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
+        if name in {blocked!r} or name.partition(".")[0] in {blocked!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
 """
@@ -25,14 +25,14 @@ def run(code, blocked=()):
 
 def test_the_exports():
     assert llamaindex_hybridmem.__all__ == [
-        "BM25Retriever",
-        "VectorRetriever",
-        "GraphRetriever",
-        "FusionRetriever",
-        "FusedNode",
-        "QueryFusionRetriever",
         "FUSION_MODES",
+        "BM25Retriever",
+        "FusedNode",
+        "FusionRetriever",
+        "GraphRetriever",
         "HybridMemoryBlock",
+        "QueryFusionRetriever",
+        "VectorRetriever",
         "to_filter",
     ]
     for name in llamaindex_hybridmem.__all__:
@@ -43,7 +43,7 @@ def test_the_exports():
 
 
 def test_importing_loads_no_framework():
-    heavy = ("llama_index", "langchain_core", "chromadb")
+    heavy = ("llama_index.core", "langchain_core", "chromadb", "pydantic")
     code = f"import llamaindex_hybridmem; print([name for name in {heavy!r} if name in sys.modules])"
     assert run(code).stdout.strip() == "[]"
 
@@ -61,15 +61,15 @@ print([n.node_id for n in found])
     assert done.stdout.strip() == "['a']", done.stderr
 
 
-def test_a_missing_extra_says_the_pip_line():
+@pytest.mark.parametrize("blocked", ["llama_index", "llama_index.core"])
+def test_a_missing_extra_says_the_pip_line(blocked):
     code = """
-import llamaindex_hybridmem
 try:
-    from llamaindex_hybridmem import FusionRetriever
+    import llamaindex_hybridmem
 except ImportError as error:
     print(type(error).__name__, error)
 """
-    done = run(code, ["llama_index"])
+    done = run(code, [blocked])
     line = "MissingExtraError llama-index-core is not installed: pip install 'hybridmem[llamaindex]'"
     assert done.stdout.strip() == line, done.stderr
 
