@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hybridmem.indexes.base import Change
+from hybridmem.indexes.base import Change, Scanned
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.folder import Folder, Synced
 from hybridmem.stores.sqlite import SQLiteStore
@@ -164,6 +164,10 @@ class MarkdownStore:
     def entries(self, *, view: View) -> _list[Entry]:
         """What ranking needs to know of every memory in view."""
         return self.index.entries(view=view)
+
+    def scan(self, *, view: View) -> Iterator[Scanned]:
+        """Every memory in view without its text, for indexes that open."""
+        return self.index.scan(view=view)
 
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids."""

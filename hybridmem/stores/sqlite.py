@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +14,10 @@ from typing import Any
 from hybridmem import filters
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.base import Change, Scanned
-from hybridmem.stores import codec, reads, snapshots, transfer, upkeep, writes
+from hybridmem.stores import codec, reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
-from hybridmem.stores.log import Log
-from hybridmem.stores.pool import Pool, Synchronous, guarded, translate
+from hybridmem.stores.pool import guarded, translate
+from hybridmem.stores.sqlite_writer import SQLiteWriter, cleaned
 from hybridmem.types import Edge, Entry, Memory
 
 __all__ = ["SQLiteStore"]
@@ -30,7 +27,7 @@ _PAGE = 500
 _CACHED = 8
 
 
-class SQLiteStore:
+class SQLiteStore(SQLiteWriter):
     """The log of memories in one SQLite file (`":memory:"` for none).
 
     Durable: with `synchronous="full"` a write that returned survives a killed process and a power cut; with
@@ -42,113 +39,12 @@ class SQLiteStore:
     'Ana moved to Lisbon'
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        /,
-        *,
-        clock: Callable[[], float] = time.time,
-        busy_timeout: float = 5.0,
-        synchronous: Synchronous = "full",
-    ) -> None:
-        self.path = os.fspath(path)
-        self._clock = clock
-        self._pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
-        self._ids: OrderedDict[tuple[View, filters.Condition, int], frozenset[str]] = OrderedDict()
-
-    # --- writing
-
-    @guarded
-    def put(
-        self,
-        memories: Sequence[Memory],
-        /,
-        *,
-        namespace: str = "",
-        vectors: Sequence[Any] | None = None,
-        progress: Progress | None = None,
-        strict: bool = True,
-    ) -> _list[str]:
-        """Add or update (same id) memories, all or none of them; give their ids.
-
-        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
-        """
-        _check_namespace(namespace)
-        if vectors is not None and len(vectors) != len(memories):
-            raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
-        for memory in memories:  # before taking the write lock
-            codec.check_memory(memory, namespace=namespace)
-        if not len(memories):
-            return []
-        with self._writing() as log:
-            ids = writes.assign_ids(memories, now=log.at)
-            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
-        return ids
-
-    @guarded
-    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Delete memories and their links (history keeps them); how many there were."""
-        with self._writing() as log:
-            return writes.delete(log, _clean(ids), namespace=namespace)
-
-    @guarded
-    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Remove memories from the file for good, history included; how many there were."""
-        with self._writing() as log:
-            erased = writes.erase(log, _clean(ids), namespace=namespace)
-        self._pool.checkpoint()  # the write-ahead log must not keep a copy
-        return erased
-
-    @guarded
-    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
-        """Link memories of one namespace; both ends must be there."""
-        with self._writing() as log:
-            writes.link(log, edges, namespace=namespace)
-
-    @guarded
-    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
-        """Remove links, whichever way round; how many there were."""
-        with self._writing() as log:
-            return writes.unlink(log, edges, namespace=namespace)
-
-    @guarded
-    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
-        """Count an access of each memory, now."""
-        with self._writing() as log:
-            writes.touch(log, _clean(ids), namespace=namespace)
-
-    @guarded
-    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
-        """Strengthen a memory, up to 1.0; its new strength."""
-        with self._writing() as log:
-            return writes.reinforce(log, id, namespace=namespace, by=by)
-
-    @guarded
-    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
-        """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
-        with self._writing() as log:
-            moment = codec.seconds(now, "now")
-            return writes.decay(log, namespace=namespace, now=log.at if moment is None else moment)
-
-    @guarded
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
-        """Replace the vectors of memories, as re-embedding does."""
-        with self._writing() as log:
-            writes.set_vectors(log, vectors, namespace=namespace)
-
-    @contextmanager
-    def _writing(self) -> Iterator[Log]:
-        with self._pool.write() as conn:
-            log = Log(conn, now=self._clock())
-            yield log
-            log.finish()
-
     # --- reading
 
     @guarded
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids, in their order; None where the view has none."""
-        wanted = _clean(ids)
+        wanted = cleaned(ids)
         found: dict[str, Memory] = {}
         conn = self._pool.take()
         try:
@@ -189,21 +85,14 @@ class SQLiteStore:
     def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
         """The ids in view that match a filter; the same set object as long as the store has not changed."""
         condition = filters.parse(filter)
-        with self._reading() as conn:
-            key = (view, condition, reads.last_seq(conn))
-            cached = self._ids.get(key)
-            if cached is None:
-                sql = None if condition == filters.All() else self._sql(condition, view)
-                cached = reads.ids(conn, view, sql)
-        self._remember(key, cached)
+        cached = self._ids.get((view, condition, self.last_seq()))
+        if cached is None:
+            sql = None if condition == filters.All() else self._sql(condition, view)
+            with self._pool.snapshot() as conn:
+                seq, cached = reads.last_seq(conn), reads.ids(conn, view, sql)
+            newest = [item for item in self._ids.items() if item[0][2] == seq][1 - _CACHED :]
+            self._ids = dict([*newest, ((view, condition, seq), cached)])  # a new one: other threads read the old
         return cached
-
-    def _remember(self, key: tuple[View, filters.Condition, int], ids: frozenset[str]) -> None:
-        cache = self._ids
-        cache[key] = ids
-        for old in _list(cache):
-            if old[2] < key[2] or len(cache) > _CACHED:
-                cache.pop(old, None)
 
     @staticmethod
     def _sql(condition: filters.Condition, view: View) -> filters.SQL:
@@ -244,7 +133,7 @@ class SQLiteStore:
         found: dict[str, Any] = {}
         with self._reading() as conn:
             for start in range(0, len(ids), _PAGE):
-                found |= reads.vectors(conn, view, _clean(ids[start : start + _PAGE]))
+                found |= reads.vectors(conn, view, cleaned(ids[start : start + _PAGE]))
         return [found.get(id_) for id_ in ids]
 
     @guarded
@@ -351,14 +240,3 @@ class SQLiteStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _clean(ids: Sequence[str]) -> Sequence[str]:
-    if isinstance(ids, str):
-        raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
-    return [codec.clean(id_) for id_ in ids]
-
-
-def _check_namespace(namespace: str) -> None:
-    if not isinstance(namespace, str) or codec.clean(namespace) != namespace:
-        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")

@@ -334,6 +334,11 @@ def test_a_folder_that_cannot_be_opened(tmp_path):
     (folder / ".hybridmem" / "index.db").write_bytes(b"broken" * 1000)
     with pytest.raises(Exception, match="not an SQLite file"):
         MarkdownStore(folder)
+    (folder / ".hybridmem" / "index.db").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hybridmem.stores.folder.Folder.sync", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # and the index is closed again: warnings are errors
+            MarkdownStore(folder)
 
 
 # --- the format
