@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
 from hybridmem.indexes import adjacency, graph, spreading
-from hybridmem.indexes.base import Change
+from hybridmem.indexes.base import Change, Scanned
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
-from hybridmem.types import Activation, Edge, Memory
+from hybridmem.types import Activation, Edge, Entry, Memory
 
 IDS = [f"m{i}" for i in range(9)]
 
@@ -193,6 +193,29 @@ class TestAgainstTheReference:
             for pair in pairwise(nodes):
                 product *= weights[pair] * 0.5
             assert value == pytest.approx(product, rel=1e-12)
+
+    @given(st.lists(memories, max_size=8), st.lists(edges, max_size=8), st.lists(steps, max_size=8), choices, seed_sets)
+    @settings(max_examples=60, deadline=None)
+    def test_loading_at_once_is_the_same_as_following(self, start, links, later, chosen, seeds):
+        """A store's scan fills an index as its changes would have, and both go on alike."""
+        puts = [Change(n, f"m{n}", memory, born=n) for n, memory in enumerate(start, 1)]
+        loaded, followed = GraphIndex(chosen), GraphIndex(chosen)
+        loaded.load([scanned(change) for change in puts], links)
+        followed.apply([*puts, *(Change(20, "", edge=edge) for edge in links)])
+        for _ in range(2):
+            assert len(loaded) == len(followed)
+            ours = loaded.snapshot().spread(seeds, include_seeds=True)
+            assert ours == pytest.approx(followed.snapshot().spread(seeds, include_seeds=True), rel=1e-12)
+            numbered = [change._replace(seq=100 + n) for n, change in enumerate(later)]
+            loaded.apply(numbered)
+            followed.apply(numbered)
+
+
+def scanned(change):
+    memory = change.memory
+    when = None if memory.created_at is None else memory.created_at.timestamp()
+    entry = Entry(change.id, thread=memory.thread, created_at=when)
+    return Scanned(entry, change.seq, change.born, memory.entities, memory.metadata, "?" in memory.text, None)
 
 
 class TestArithmetic:
@@ -384,6 +407,12 @@ class TestEdges:
         index.apply([put(3, "a")._replace(text_changed=False), put(4, "new", thread="t")._replace(text_changed=False)])
         assert index.snapshot().spread({"a": 1.0}) == {"b": 0.5, "new": 0.25}
         assert index.watermark == 4
+
+    def test_an_index_that_reads_texts_says_so(self):
+        assert GraphIndex(GraphSettings(entities="spot")).reads_texts
+        assert GraphIndex(GraphSettings(entities=str.split)).reads_texts
+        assert not GraphIndex().reads_texts
+        assert not GraphIndex(GraphSettings(entities="spot", shared=0)).reads_texts
 
     @pytest.mark.parametrize(
         "off", [{"explicit": 0}, {"metadata": 0}, {"shared": 0}, {"entities": None}, {"thread": 0}]
