@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from hybridmem import filters
-from hybridmem.errors import ConfigError, MissingExtraError
-from hybridmem.indexes.base import Change
-from hybridmem.stores import codec, reads, snapshots, transfer, writes
-from hybridmem.stores.base import Progress, Version, View
-from hybridmem.types import Edge, Entry, Memory
+from hybridmem.errors import ConfigError, MissingExtraError, StoreError
+from hybridmem.stores import codec, transfer, writes
+from hybridmem.stores.base import Progress, View
+from hybridmem.types import Edge, Memory
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -28,23 +25,20 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.space import IndexSettings, LocalSpace, Space
-from hybridmem.stores.pg import links, schema, upkeep
+from hybridmem.stores.pg import links, nearest, schema, security, upkeep
 from hybridmem.stores.pg.chosen import Chosen
-from hybridmem.stores.pg.database import Conn, Database, Limits
+from hybridmem.stores.pg.database import Database, Limits
 from hybridmem.stores.pg.derive import Deriver
-from hybridmem.stores.pg.dialect import PostgreSQL
 from hybridmem.stores.pg.log import PgLog
+from hybridmem.stores.pg.reading import Reading, clean_ids, sql_of
 from hybridmem.stores.pg.space import PgSpace
 
 __all__ = ["PostgresStore"]
 
-T = TypeVar("T")
-_PAGE = 500
-_CACHED = 8
-_DIALECT = PostgreSQL()
+_list = list  # `PostgresStore.list` hides the builtin inside the class
 
 
-class PostgresStore:
+class PostgresStore(Reading):
     """The log of memories in one schema of a PostgreSQL database.
 
     `HybridMemory("postgresql://user@host/db")` opens one. Writers of different namespaces do not wait for each other;
@@ -65,24 +59,31 @@ class PostgresStore:
         exact_below: int = 20_000,
         prefix: int | None = None,
         ef_search: int = 200,
+        replica: str | None = None,
+        read_your_writes: bool = False,
     ) -> None:
-        """`exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`."""
+        """Open or create the store in one schema.
+
+        `exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`;
+        `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote.
+        """
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
         )
         self._clock = clock
         self._schema = _checked_schema(schema)
-        self._exact_below, self._prefix = exact_below, prefix
         # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
-        self._db = Database(url, schema=schema, limits=limits, settings=tuning)
+        super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
+        self._exact_below, self._prefix = exact_below, prefix
+        self._replica = None if replica is None else Database(replica, schema=schema, limits=limits, settings=tuning)
+        self._patient, self._written, self._behind = read_your_writes, "", False
         self._deriver = Deriver()
         self._vectors_ready = False
-        self._ids: OrderedDict[tuple[View, filters.Condition, int], frozenset[str]] = OrderedDict()
         try:
             self._prepare()
         except BaseException:
-            self._db.close()
+            self.close()
             raise
 
     @property
@@ -125,16 +126,37 @@ class PostgresStore:
             has_vectors=self._has_vectors,
             exact_below=self._exact_below,
             prefix=self._prefix,
+            catch_up=None if self._replica is None else self._look_at_replica,
         )
 
     def _search(self, statement: filters.SQL) -> Sequence[tuple[Any, ...]]:
-        rows: Sequence[tuple[Any, ...]] = self._db.read(lambda conn: conn.execute(*statement).fetchall())
+        rows: Sequence[tuple[Any, ...]]
+        if self._replica is not None and not self._behind:
+            try:
+                rows = self._replica.read(lambda conn: conn.execute(*statement).fetchall())
+            except StoreError:
+                self._behind = True  # gone: the primary answers until the next question finds it again
+            else:
+                return rows
+        rows = self._db.read(lambda conn: conn.execute(*statement).fetchall())
         return rows
+
+    def _look_at_replica(self) -> None:
+        """Before a question: find out whether the replica is there and (if that was asked) shows what was written."""
+        if self._replica is None:
+            return
+        try:
+            query = "SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= ?::pg_lsn"
+            self._behind = not self._replica.read(
+                lambda conn: conn.execute(query, (self._written or "0/0",)).fetchone()[0]
+            )
+        except StoreError:
+            self._behind = True
 
     def choose(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, read only when somebody looks: a search in the server filters there."""
         condition = filters.parse(filter)
-        return Chosen(_sql(condition, view), lambda: self.ids(view=view, filter=condition))
+        return Chosen(sql_of(condition, view), lambda: self.ids(view=view, filter=condition))
 
     def _has_vectors(self) -> bool:
         if not self._vectors_ready:
@@ -152,7 +174,7 @@ class PostgresStore:
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
         strict: bool = True,
-    ) -> list[str]:
+    ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; give their ids.
 
         What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
@@ -174,12 +196,12 @@ class PostgresStore:
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links (history keeps them); how many there were."""
         with self._writing(namespace) as log:
-            return writes.delete(log, _clean(ids), namespace=namespace)
+            return writes.delete(log, clean_ids(ids), namespace=namespace)
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove memories for good, history included; how many there were."""
         with self._writing(namespace) as log:
-            return writes.erase(log, _clean(ids), namespace=namespace)
+            return writes.erase(log, clean_ids(ids), namespace=namespace)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must be there."""
@@ -194,7 +216,7 @@ class PostgresStore:
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
         """Count an access of each memory, now."""
         with self._writing(namespace) as log:
-            writes.touch(log, _clean(ids), namespace=namespace)
+            writes.touch(log, clean_ids(ids), namespace=namespace)
 
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Strengthen a memory, up to 1.0; its new strength."""
@@ -219,6 +241,10 @@ class PostgresStore:
             log = PgLog(conn, now=self._clock(), deriver=self._deriver, namespace=namespace)
             yield log
             log.finish()
+        if self._replica is not None and self._patient:
+            self._written = self._db.read(
+                lambda conn: conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
+            )
 
     def _make_room_for_vectors(self) -> None:
         if not self._has_vectors():
@@ -226,132 +252,9 @@ class PostgresStore:
                 schema.ensure_vectors(conn, self.path)
             self._vectors_ready = True
 
-    # --- reading
-
-    def _read(self, work: Callable[[Any], T]) -> T:
-        return self._db.read(work)
-
-    def get(self, ids: Sequence[str], /, *, view: View) -> list[Memory | None]:
-        """The memories of some ids, in their order; None where the view has none."""
-        found: dict[str, Memory] = {}
-        for start in range(0, len(ids), _PAGE):
-            found |= self._read(lambda conn, at=start: reads.get(conn, view, _clean(ids[at : at + _PAGE])))
-        return [found.get(id_) for id_ in ids]
-
-    def list(
-        self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
-    ) -> Iterator[Memory]:
-        """The memories in view, by id: those after a given id, at most `limit` of them."""
-        condition = _sql(filters.parse(filter), view)
-        if limit is not None and limit < 0:
-            raise ConfigError(f"limit must be >= 0 or None, not {limit!r}")
-        return self._pages(view, condition, limit, after or "")
-
-    def _pages(self, view: View, condition: filters.SQL, limit: int | None, after: str) -> Iterator[Memory]:
-        left = limit
-        while left is None or left > 0:
-            size = _PAGE if left is None else min(_PAGE, left)
-            page = self._read(lambda conn, a=after, s=size: reads.page(conn, view, condition, after=a, size=s))
-            yield from page
-            if len(page) < size:
-                return
-            after = page[-1].id
-            left = None if left is None else left - size
-
-    def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
-        """The ids in view that match a filter; the same set object as long as the store has not changed."""
-        condition = filters.parse(filter)
-        sql = None if condition == filters.All() else _sql(condition, view)
-
-        def work(conn: Any) -> tuple[tuple[View, filters.Condition, int], frozenset[str]]:
-            key = (view, condition, reads.last_seq(conn))
-            cached = self._ids.get(key)
-            return key, reads.ids(conn, view, sql) if cached is None else cached
-
-        key, found = self._read(work)
-        self._remember(key, found)
-        return found
-
-    def _remember(self, key: tuple[View, filters.Condition, int], ids: frozenset[str]) -> None:
-        cache = self._ids
-        cache[key] = ids
-        for old in [*cache]:
-            if old[2] < key[2] or len(cache) > _CACHED:
-                cache.pop(old, None)
-
-    def count(self, *, view: View) -> int:
-        """How many memories are in view."""
-        return self._read(lambda conn: reads.count(conn, view))
-
-    def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> list[Version]:
-        """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
-        return self._read(lambda conn: reads.history(conn, namespace, codec.clean(id), vitals=vitals))
-
-    def edges(self, *, view: View) -> list[Edge]:
-        """The links whose both ends are in view."""
-        with self._snapshot() as conn:
-            return reads.edges(conn, view)
-
-    def entries(self, *, view: View) -> list[Entry]:
-        """What ranking needs to know of every memory in view."""
-        return self._read(lambda conn: reads.entries(conn, view))
-
-    def vectors(self, ids: Sequence[str], /, *, view: View) -> list[Any]:
-        """The stored vectors of some ids, in their order; None where there is none."""
-        found: dict[str, Any] = {}
-        for start in range(0, len(ids), _PAGE):
-            found |= self._read(lambda conn, at=start: reads.vectors(conn, view, _clean(ids[at : at + _PAGE])))
-        return [found.get(id_) for id_ in ids]
-
-    def namespaces(self) -> list[str]:
-        """The namespaces that hold at least one memory."""
-        with self._snapshot() as conn:
-            return reads.namespaces(conn)
-
-    def last_seq(self) -> int:
-        """The newest seq of the whole store."""
-        return self._read(reads.last_seq)
-
-    def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
-        """The view's changes after `since`, oldest first, all from one moment; from 0 the state as it stands."""
-        with self._snapshot(stream=not since) as conn:
-            stream = reads.changes(conn, since, view, vectors=vectors)
-            first = [*islice(stream, _PAGE)]
-            if len(first) == _PAGE:
-                yield from first
-                yield from stream
-                return
-        yield from first  # the usual few: the connection is free again before anyone looks at them
-
-    @contextmanager
-    def _snapshot(self, *, stream: bool = False) -> Iterator[Any]:
-        with self._db.snapshot(stream=stream) as conn:
-            yield conn
-
-    # --- side tables
-
-    def get_meta(self, key: str, /) -> str | None:
-        """A setting that was stored with `set_meta`."""
-        return self._read(lambda conn: snapshots.get_meta(conn, key))
-
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
-        with self._db.write() as conn:
-            links.set_meta(conn, key, value)
-
-    def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
-        """An index's last saved state and the seq it stands for."""
-        with self._snapshot() as conn:
-            return snapshots.load(conn, index, namespace)
-
-    def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
-        """Save an index's state, replacing the last one at once or not at all."""
-        with self._db.write() as conn:
-            links.save_snapshot(conn, index, namespace, watermark, blob)
-
     # --- upkeep
 
-    def check(self) -> list[str]:
+    def check(self) -> _list[str]:
         """What is wrong with the store, in words; an empty list when all is well."""
         with self._snapshot() as conn:
             return upkeep.check(conn)
@@ -367,15 +270,57 @@ class PostgresStore:
         with self._snapshot(stream=True) as conn:
             yield from transfer.export(conn, namespace)
 
-    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int:
-        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log."""
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
+        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log.
+
+        `exact=True` goes on with an exact copy whose beginning is there already.
+        """
         self._make_room_for_vectors()
         with self._writing(None) as log:
-            return transfer.restore(log, rows, progress)
+            return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
+
+    def rebuild(self, settings: IndexSettings | None = None, /, *, progress: Progress | None = None) -> int:
+        """Build all that is derived again from the log, for everybody, with other settings if given; how many."""
+        deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
+        with self._db.write(alone=True) as conn:
+            done = upkeep.rebuild(conn, deriver, progress)
+        self._deriver = deriver
+        return done
+
+    def build_vector_index(self, dim: int, /, *, m: int = 16, ef_construction: int = 64, memory: str = "256MB") -> None:
+        """Build the HNSW index for vectors of one dimension, while others go on reading and writing.
+
+        With the store's `prefix` only that many leading dimensions are indexed (Matryoshka models) and four times as
+        many candidates are scored by their full vectors.
+        """
+        if (self._prefix or dim) > nearest.LIMIT:
+            raise ConfigError(
+                f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that or "
+                "less if the model allows it; without an index the search is exact"
+            )
+        self._make_room_for_vectors()
+        with self._db.alone() as conn:
+            upkeep.build_vector_index(conn, dim, self._prefix, m=m, ef_construction=ef_construction, memory=memory)
+
+    def grant(self, role: str, /, *, namespace: str) -> None:
+        """Row-level security: let a role see and change one namespace, nothing else. Run by the tables' owner."""
+        with suppress(StoreError):  # without pgvector there are no vectors to protect
+            self._make_room_for_vectors()
+        with self._db.write(alone=True) as conn:
+            security.grant(conn, self._schema, role, namespace)
+
+    def revoke(self, role: str, /, *, namespace: str) -> None:
+        """Take a namespace away from a role."""
+        with self._db.write(alone=True) as conn:
+            security.revoke(conn, role, namespace)
 
     def close(self) -> None:
         """Close the connections; using the store afterwards is a StoreClosedError."""
         self._db.close()
+        if self._replica is not None:
+            self._replica.close()
 
     def __enter__(self) -> PostgresStore:
         return self
@@ -384,16 +329,6 @@ class PostgresStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _sql(condition: filters.Condition, view: View) -> filters.SQL:
-    return filters.to_sql(condition, columns=reads.columns(view), dialect=_DIALECT)
-
-
-def _clean(ids: Sequence[str]) -> Sequence[str]:
-    if isinstance(ids, str):
-        raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
-    return [codec.clean(id_) for id_ in ids]
 
 
 def _check_namespace(namespace: str) -> None:

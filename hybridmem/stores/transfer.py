@@ -72,9 +72,14 @@ def _links(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str
 # --- back
 
 
-def restore(log: Log, rows: Iterable[Mapping[str, Any]], progress: Progress | None, /) -> int:
-    """Replay rows in their order; how many. An empty store keeps their numbers and times, another one gives its own."""
-    exact, now, done = log.seq == 0, log.at, 0
+def restore(
+    log: Log, rows: Iterable[Mapping[str, Any]], progress: Progress | None, /, *, exact: bool | None = None
+) -> int:
+    """Replay rows in their order; how many. An empty store keeps their numbers and times, another one gives its own.
+
+    With `exact` also a store that holds the beginning of the same log keeps them.
+    """
+    exact, now, done = log.seq == 0 if exact is None else exact, log.at, 0
     for row in rows:
         try:
             done += _replay(log, row, exact=exact, now=now)

@@ -37,7 +37,7 @@ Raw = psycopg.Connection[Any]
 
 
 class Conn:
-    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as they are asked."""
+    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as asked for."""
 
     __slots__ = ("_cursors", "_stream", "raw")
 
@@ -57,7 +57,7 @@ class Conn:
         """Run one statement; a cursor over its rows."""
         if not self._stream or not statement.startswith("SELECT"):
             return self.raw.execute(translate(statement), parameters)
-        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")  # noqa: S311 - only a name
+        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")
         cursor.itersize = 1000
         self._cursors.append(cursor)
         return cursor.execute(translate(statement), parameters)
@@ -123,7 +123,8 @@ class Database:
             conn.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), int(seconds * 1000)))
         places = [self.schema, "public"]
         found = conn.execute(
-            "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
+            "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
+            "WHERE extname = 'vector'"
         ).fetchone()
         if found is not None and found[0] not in places:
             places.append(found[0])
@@ -211,7 +212,7 @@ class Database:
                 pool.putconn(raw)
 
     def _begin(self, begin: str) -> tuple[ConnectionPool[Raw], Raw]:
-        """A connection with a transaction begun: one that broke while it lay idle is replaced, no work is lost on it."""
+        """A connection with a transaction begun; one that broke while it lay idle is replaced first."""
         deadline = time.monotonic() + self.limits.reconnect
         while True:
             pool = self.pool
@@ -264,7 +265,7 @@ def is_lost(error: BaseException, /) -> bool:
     if isinstance(error, PoolTimeout):
         return True
     state = getattr(error, "sqlstate", None)
-    return state is None or state[:2] in ("08", "57") and state != "57014"
+    return state is None or (state[:2] in ("08", "57") and state != "57014")
 
 
 _STATES: dict[str, tuple[type[StoreError], str]] = {

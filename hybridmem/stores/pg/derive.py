@@ -17,12 +17,12 @@ from hybridmem.indexes.graph import GraphSettings
 from hybridmem.indexes.lexical import WEIGHTS, weigh
 from hybridmem.stores.codec import BODY, decode_vector
 from hybridmem.stores.log import Head
+from hybridmem.stores.pg.bulk import insert, insert_vectors
 from hybridmem.text import Analyzer
 
 __all__ = ["Derived", "Deriver", "Stats", "Wanted", "asks"]
 
 Raw = psycopg.Connection[Any]
-_COPY_FROM = 1000
 _PLACE = {name: place for place, name in enumerate(BODY)}
 
 
@@ -150,7 +150,7 @@ class Deriver:
         insert(raw, "postings", ("text", "text", "bigint", "real", "real"), sorted(postings))
         insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
         insert(raw, "pointers", ("text", "text", "text"), pointers)
-        return sum(row[2] for row in documents)
+        return float(sum(row[2] for row in documents))
 
     def _entities(self, body: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
         names: Iterable[str] = json.loads(body[_PLACE["entities"]] or "[]")
@@ -197,7 +197,7 @@ class Deriver:
             for seq, data in raw.execute("SELECT seq, data FROM vectors WHERE seq = ANY(%s)", (list(missing),)):
                 missing[seq].vector = data
         rows = [(namespace, item.head.mem, *_embedding(item.vector)) for item in have if item.vector is not None]
-        insert(raw, "embeddings", ("text", "bigint", "integer", "vector"), sorted(rows))
+        insert_vectors(raw, rows)
         return len(rows) - gone
 
 
@@ -218,28 +218,11 @@ def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[
     return len(lengths), sum(row[0] for row in lengths)
 
 
-def insert(raw: Raw, table: str, types: Sequence[str], rows: Sequence[tuple[Any, ...]], /) -> None:
-    """Insert rows: few as arrays in one statement, many by COPY."""
-    if not rows:
-        return
-    if len(rows) >= _COPY_FROM or "[]" in "".join(types) or "vector" in types:
-        if len(rows) < _COPY_FROM // 20:
-            marks = ", ".join(f"%s::{kind}" for kind in types)
-            with raw.cursor() as cursor:
-                cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
-            return
-        with raw.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(row)
-        return
-    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
-    raw.execute(f"INSERT INTO {table} SELECT * FROM unnest({arrays})", tuple(map(list, zip(*rows, strict=True))))  # noqa: S608
-
-
 def _unknown(name: str) -> Callable[[str], Iterable[str]]:
     def refuse(_text: str) -> Iterable[str]:
         raise ConfigError(
-            f"this store finds entities by your {name}: open it with HybridMemory(graph=GraphSettings(entities=…)) to write"
+            f"this store finds entities by your {name}: to write, open it with "
+            "HybridMemory(graph=GraphSettings(entities=…))"
         )
 
     return refuse
@@ -252,9 +235,9 @@ def _fields(body: tuple[Any, ...]) -> Mapping[str, str]:
     return fields
 
 
-def _embedding(data: bytes | None) -> tuple[int, str]:
+def _embedding(data: bytes | None) -> tuple[int, Any]:
     row = unit(decode_vector(data))
-    return len(row), "[" + ",".join(map(repr, row.tolist())) + "]"
+    return len(row), row
 
 
 def _has_embeddings(raw: Raw, items: Sequence[Wanted]) -> bool:

@@ -66,7 +66,8 @@ class Bm25:
                 (*bound, k, k),
             )
         return SQL(
-            f"{_HITS} SELECT h.score, {ENTRY} FROM hits h JOIN memories m ON m.mem = h.mem WHERE TRUE{rest.text} {order}",
+            f"{_HITS} SELECT h.score, {ENTRY} FROM hits h JOIN memories m ON m.mem = h.mem "
+            f"WHERE TRUE{rest.text} {order}",
             (*bound, *rest.params, k),
         )
 

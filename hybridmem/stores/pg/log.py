@@ -9,8 +9,9 @@ Until the counter is reached, new numbers are provisional: BASE + 1, BASE + 2, â
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from hybridmem.errors import CorruptStoreError
@@ -48,9 +49,7 @@ _SET = ", ".join(f"{name} = excluded.{name}" for name in (*_HEAD[3:], "asks"))
 class PgLog(Log):
     """One write transaction's pen: decides nothing, the same `writes` as for SQLite tell it what to record."""
 
-    def __init__(
-        self, conn: Conn, /, *, now: float, deriver: Deriver, namespace: str | None = None
-    ) -> None:
+    def __init__(self, conn: Conn, /, *, now: float, deriver: Deriver, namespace: str | None = None) -> None:
         """Lock one namespace; with None the transaction holds the whole store, and numbers are final at once."""
         self.conn: Any = conn
         self.raw = conn.raw
@@ -58,6 +57,8 @@ class PgLog(Log):
         self._mems: list[int] = []
         self._missing = 0
         self._heads: dict[tuple[str, str], Head] = {}
+        self._absent: set[tuple[str, str]] = set()
+        """Looked for and not there: under our lock that stays so."""
         self._asks: dict[int, bool] = {}
         self._shown: dict[int, bool] = {}
         """Whether the live view showed a memory before this transaction."""
@@ -103,11 +104,15 @@ class PgLog(Log):
     def heads(self, namespace: str, ids: Iterable[str], /, *, text: bool = False) -> dict[str, Head]:  # noqa: ARG002
         """The heads of the ids that this namespace has ever known, deleted ones too, with their text."""
         wanted = list(dict.fromkeys(ids))
-        missing = [id_ for id_ in wanted if (namespace, id_) not in self._heads]
+        missing = [
+            id_ for id_ in wanted if (namespace, id_) not in self._heads and (namespace, id_) not in self._absent
+        ]
         if missing:
+            self._absent.update((namespace, id_) for id_ in missing)
             for row in self.raw.execute(_FETCH, (namespace, missing)):
                 head = Head(*row[1:])
                 self._heads[namespace, head.id] = head
+                self._absent.discard((namespace, head.id))
                 self._asks[head.mem] = row[0]
                 self._shown[head.mem] = _is_shown(head)
         found = {id_: self._heads[namespace, id_] for id_ in wanted if (namespace, id_) in self._heads}
@@ -117,6 +122,7 @@ class PgLog(Log):
     def head(self, namespace: str, id_: str, /) -> Head:
         """The head of a memory, a fresh one if the namespace has never known it."""
         head = self._heads.get((namespace, id_))
+        self._absent.discard((namespace, id_))
         if head is None:
             if not self._mems:
                 count = max(1, self._missing)
@@ -124,6 +130,18 @@ class PgLog(Log):
                 self._mems = sorted((row[0] for row in rows), reverse=True)
             head = self._heads[namespace, id_] = Head(self._mems.pop(), namespace, id_)
         return head
+
+    def prefetched(self, rows: Iterable[Mapping[str, Any]], /) -> Iterator[Mapping[str, Any]]:
+        """The same rows of an export, with the memories they speak of looked up a thousand at a time."""
+        stream = iter(rows)
+        while part := list(islice(stream, 1000)):
+            wanted: dict[str, list[str]] = {}
+            for row in part:
+                if isinstance(row, Mapping) and row.get("kind") == "memory":
+                    wanted.setdefault(str(row.get("namespace")), []).append(str(row.get("id")))
+            for namespace, ids in wanted.items():
+                self.heads(namespace, ids)
+            yield from part
 
     # --- recording
 
@@ -189,7 +207,7 @@ class PgLog(Log):
         found = {row[:3]: row[3] for row in rows}
         for key in keys:
             if (namespace, *key) in self._edges:
-                pending = self._edges[namespace, *key]
+                pending = self._edges[namespace, key[0], key[1], key[2]]
                 found.pop(key, None)
                 if pending is not None:
                     found[key] = pending[0]
@@ -209,7 +227,7 @@ class PgLog(Log):
                 if pending is not None:
                     standing[tuple(key)] = pending[0]
         for key, weight in standing.items():
-            self.link(namespace, Edge(*key, weight), gone=True)
+            self.link(namespace, Edge(key[0], key[1], key[2], weight), gone=True)
 
     # --- sending
 

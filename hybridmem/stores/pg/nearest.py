@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
-
-import math
 
 import numpy as np
 

@@ -37,58 +37,75 @@ def _thread(way: str, order: str) -> str:
     )
 
 
-def _steps(settings: GraphSettings) -> list[str]:
+def _few(mention: str, most: int) -> str:
+    """Whether an entity has so few memories that it reminds of something; counting stops where that is clear."""
+    return (
+        f"(SELECT count(*) FROM (SELECT 1 FROM mentions c WHERE c.namespace = {mention}.namespace "
+        f"AND c.entity = {mention}.entity LIMIT {most + 1:d}) c) <= {most:d}"
+    )
+
+
+def _steps(settings: GraphSettings) -> str:
     """How to get from one memory `w` to its neighbours: one SELECT for each source of edges that counts."""
-    steps = []
+    steps = ["SELECT NULL::text AS id WHERE FALSE"]
     if settings.explicit > 0:
-        steps += ["SELECT b AS id FROM edges WHERE namespace = w.namespace AND a = w.id AND weight > 0",
-                  "SELECT a FROM edges WHERE namespace = w.namespace AND b = w.id AND weight > 0"]  # fmt: skip
+        steps.append("SELECT b FROM edges WHERE namespace = w.namespace AND a = w.id AND weight > 0")
+        steps.append("SELECT a FROM edges WHERE namespace = w.namespace AND b = w.id AND weight > 0")
     if settings.metadata > 0:
-        steps += ["SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id",
-                  "SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id"]  # fmt: skip
+        steps.append("SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id")
+        steps.append("SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id")
     if settings.thread > 0:
         steps += [_thread("<", "DESC"), _thread(">", "ASC")]
     if settings.entities is not None and settings.shared > 0:
-        few = "(SELECT count(*) FROM (SELECT 1 FROM mentions c WHERE c.namespace = w.namespace AND c.entity = x.entity LIMIT {most}) c) < {most}"
         steps.append(
-            "SELECT o.id FROM mentions x JOIN mentions o ON o.namespace = x.namespace AND o.entity = x.entity "
-            f"WHERE x.namespace = w.namespace AND x.id = w.id AND {few.format(most=settings.max_fanout + 1)}"
+            "SELECT o.id FROM mentions x CROSS JOIN LATERAL (SELECT o.id FROM mentions o WHERE o.namespace = "
+            f"x.namespace AND o.entity = x.entity OFFSET 0) o WHERE x.namespace = w.namespace AND x.id = w.id "
+            f"AND {_few('x', settings.max_fanout)}"
         )
-    return steps
+    return " UNION ALL ".join(steps)
+
+
+# Every look-up is a LATERAL with OFFSET 0: an index scan for each node, whatever the planner thinks of a table.
+_WALK = f"""
+WITH RECURSIVE walk (id, hop) AS (
+  SELECT m.id, 0 FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_SHOWN}
+  UNION
+  SELECT n.id, v.hop + 1 FROM walk v
+  CROSS JOIN LATERAL (SELECT * FROM memories m WHERE m.namespace = ? AND m.id = v.id OFFSET 0) w
+  CROSS JOIN LATERAL ({{steps}}) n (id)
+  CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.namespace = ? AND m.id = n.id AND {_SHOWN} OFFSET 0) m
+  WHERE v.hop < ?
+), near AS MATERIALIZED (SELECT id, min(hop) AS hop FROM walk GROUP BY id ORDER BY 2, 1 LIMIT {MOST}),
+inner_ AS MATERIALIZED (SELECT id FROM near WHERE hop < ?)
+SELECT 'n', m.* FROM near CROSS JOIN LATERAL (
+  SELECT m.id, m.thread, NULL::text, m.created_at, m.born::float8, m.asks FROM memories m
+  WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
+_EDGES = """
+SELECT 'e', e.* FROM inner_ i CROSS JOIN LATERAL (
+  SELECT a, b, relation, weight, NULL::float8, NULL::boolean FROM edges
+  WHERE namespace = ? AND {end} = i.id OFFSET 0) e"""
+_POINTERS = """
+SELECT 'p', p.id, p.target, NULL, NULL::float8, NULL::float8, NULL::boolean FROM inner_ i CROSS JOIN LATERAL (
+  SELECT id, target FROM pointers WHERE namespace = ? AND {end} = i.id OFFSET 0) p"""
+_MENTIONS = """
+SELECT 'm', o.id, o.entity, o.name, NULL::float8, NULL::float8, NULL::boolean FROM (
+  SELECT DISTINCT x.namespace, x.entity FROM inner_ i CROSS JOIN LATERAL (
+    SELECT namespace, entity FROM mentions WHERE namespace = ? AND id = i.id OFFSET 0) x WHERE {few}) e
+CROSS JOIN LATERAL (
+  SELECT id, entity, name FROM mentions o WHERE o.namespace = e.namespace AND o.entity = e.entity OFFSET 0) o"""
 
 
 def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings, /, *, hops: int) -> SQL:
     """The statement: rows (kind, a, b, name, number, number, flag) of nodes, edges, pointers and mentions."""
-    steps = " UNION ALL ".join(_steps(settings)) or "SELECT NULL::text AS id WHERE FALSE"
-    walk = f"""
-WITH RECURSIVE walk (id, hop) AS (
-  SELECT m.id, 0 FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_SHOWN}
-  UNION
-  SELECT n.id, v.hop + 1 FROM walk v JOIN memories w ON w.namespace = ? AND w.id = v.id
-  CROSS JOIN LATERAL ({steps}) n (id) JOIN memories m ON m.namespace = w.namespace AND m.id = n.id AND {_SHOWN}
-  WHERE v.hop < ?
-), near AS MATERIALIZED (SELECT id, min(hop) AS hop FROM walk GROUP BY id ORDER BY 2, 1 LIMIT {MOST}),
-inner_ AS (SELECT id FROM near WHERE hop < ?)
-SELECT 'n', m.id, m.thread, NULL, m.created_at, m.born::float8, m.asks FROM near JOIN memories m ON m.namespace = ? AND m.id = near.id
-"""
-    parts = [walk]
-    bound: list[Any] = [namespace, list(seeds), namespace, hops, hops, namespace]
+    parts = [_WALK.format(steps=_steps(settings))]
+    bound: list[Any] = [namespace, list(seeds), namespace, namespace, hops, hops, namespace]
     if settings.explicit > 0:
-        for end in ("a", "b"):
-            parts.append(f"SELECT 'e', a, b, relation, weight, NULL, NULL FROM edges WHERE namespace = ? AND {end} IN (SELECT id FROM inner_)")
-            bound.append(namespace)
+        parts += [_EDGES.format(end=end) for end in ("a", "b")]
     if settings.metadata > 0:
-        for end in ("id", "target"):
-            parts.append(f"SELECT 'p', id, target, NULL, NULL, NULL, NULL FROM pointers WHERE namespace = ? AND {end} IN (SELECT id FROM inner_)")
-            bound.append(namespace)
+        parts += [_POINTERS.format(end=end) for end in ("id", "target")]
     if settings.entities is not None and settings.shared > 0:
-        parts.append(
-            "SELECT 'm', o.id, o.entity, o.name, NULL, NULL, NULL FROM (SELECT DISTINCT x.entity FROM mentions x JOIN inner_ ON "
-            f"x.id = inner_.id WHERE x.namespace = ? AND (SELECT count(*) FROM (SELECT 1 FROM mentions c WHERE c.namespace = x.namespace AND c.entity = x.entity LIMIT {settings.max_fanout + 1}) c) <= {settings.max_fanout:d}) e "
-            "JOIN mentions o ON o.namespace = ? AND o.entity = e.entity"
-        )
-        bound += [namespace, namespace]
-    return SQL(" UNION ALL ".join(parts), tuple(bound))
+        parts.append(_MENTIONS.format(few=_few("x", settings.max_fanout)))
+    return SQL(" UNION ALL ".join(parts), (*bound, *[namespace] * (len(parts) - 1)))
 
 
 def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> Picture:

@@ -12,7 +12,17 @@ from psycopg import sql
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.pg.database import Conn
 
-__all__ = ["MIGRATIONS", "TABLES", "VERSION", "ensure_vectors", "get_setting", "has_vectors", "prepare", "set_setting", "version_of"]
+__all__ = [
+    "MIGRATIONS",
+    "TABLES",
+    "VERSION",
+    "ensure_vectors",
+    "get_setting",
+    "has_vectors",
+    "prepare",
+    "set_setting",
+    "version_of",
+]
 
 VERSION = 1
 
@@ -56,8 +66,9 @@ CREATE INDEX versions_by_memory ON versions (mem, seq);
 CREATE INDEX versions_by_time ON versions (at, seq);
 
 CREATE TABLE bodies (
-  seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, words integer NOT NULL, title text NOT NULL, tags json,
-  predicate text NOT NULL, subject text NOT NULL, source_id text, thread text, type text NOT NULL, entities json, created_at float8,
+  seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, words integer NOT NULL, title text NOT NULL,
+  tags json, predicate text NOT NULL, subject text NOT NULL, source_id text, thread text, type text NOT NULL,
+  entities json, created_at float8,
   updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL);
 CREATE TABLE vectors (seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, data bytea NOT NULL);
 ALTER TABLE vectors ALTER data SET STORAGE EXTERNAL;
@@ -87,7 +98,7 @@ CREATE TABLE postings (
 CREATE TABLE mentions (
   namespace text COLLATE "C" NOT NULL, entity text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
   name text NOT NULL, PRIMARY KEY (namespace, entity, id));
-CREATE INDEX mentions_by_memory ON mentions (namespace, id);
+CREATE INDEX mentions_by_memory ON mentions (namespace, id, entity);
 CREATE TABLE pointers (
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL,
   PRIMARY KEY (namespace, id, target));
@@ -119,7 +130,8 @@ BEGIN
     seconds := plain::float8;
     IF abs(seconds) > 1e11 THEN seconds := seconds / 1000; END IF;
   ELSE
-    parts := regexp_match(plain, '^([0-9]{4})(-?)([0-9]{2})(-?)([0-9]{2})(?:[Tt ]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})'
+    parts := regexp_match(plain, '^([0-9]{4})(-?)([0-9]{2})(-?)([0-9]{2})'
+      '(?:[Tt ]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})'
       '(?:[.,]([0-9]+))?)?)?\s*([Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?$');
     IF parts IS NULL OR parts[2] <> parts[4] OR coalesce(parts[6], '0')::int > 23 OR coalesce(parts[7], '0')::int > 59
        OR coalesce(parts[8], '0')::int > 59 OR parts[1] = '0000' THEN RETURN NULL; END IF;

@@ -1,4 +1,4 @@
-"""PgSpace: the live view of one namespace, searched inside the server. Nothing is held here, so nothing falls behind."""
+"""PgSpace: the live view of one namespace, searched inside the server. Nothing is held here, nothing falls behind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PgSpace:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-            found = dict(self._run(self._bm25.score(terms, ids))) if terms else {}
+            found: dict[str, float] = dict(self._run(self._bm25.score(terms, ids))) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
             return [None] * len(ids)
@@ -118,7 +118,7 @@ class PgSpace:
     def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-        found = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
+        found: dict[str, float] = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
         return [found.get(id_, 0.0) for id_ in ids]
 
     # --- what else a memory asks

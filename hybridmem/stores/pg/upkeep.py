@@ -1,6 +1,6 @@
 """Looking after the store: is it sound, and building again what is derived."""
 
-# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+# ruff: noqa: S608, ISC004 - every name put into a statement is ours; what users give is bound
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hybridmem.stores.log import _COLUMNS as HEAD
 from hybridmem.stores.log import Head
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.derive import Derived, Deriver
+from hybridmem.stores.pg.nearest import index_name, index_sql
 from hybridmem.stores.pg.schema import get_setting, has_vectors, set_setting
 
-__all__ = ["adopt", "check", "rebuild"]
+__all__ = ["adopt", "build_vector_index", "check", "rebuild"]
 
 _MOST = 5
 _BATCH = 2000
@@ -85,8 +86,8 @@ _PROMISES = (
     ),
     (
         "document {0} of namespace {1!r} belongs to no memory on show: reindex",
-        "SELECT d.mem, d.namespace FROM documents d LEFT JOIN memories m ON m.mem = d.mem AND m.namespace = d.namespace "
-        f"AND {_SHOWN} WHERE m.mem IS NULL",
+        "SELECT d.mem, d.namespace FROM documents d LEFT JOIN memories m ON m.mem = d.mem AND m.namespace = "
+        f"d.namespace AND {_SHOWN} WHERE m.mem IS NULL",
     ),
     (
         "document {0} of namespace {1!r} has {2} terms, but {3} postings: reindex",
@@ -129,10 +130,12 @@ def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
     filled = conn.raw.execute("SELECT EXISTS (SELECT 1 FROM documents)").fetchone() == (True,)
     known = record or Deriver().to_dict()
     if filled and known != wanted:
-        changed = ", ".join(f"{key} {known.get(key)!r}, not {wanted[key]!r}" for key in wanted if known.get(key) != wanted[key])
+        changed = ", ".join(
+            f"{key} {known.get(key)!r}, not {wanted[key]!r}" for key in wanted if known.get(key) != wanted[key]
+        )
         raise ConfigError(
             f"{name} was filled with {changed}: open it with the same settings, or rebuild it for everybody with "
-            "PostgresStore.reindex(settings)"
+            "PostgresStore.rebuild(settings)"
         )
     if record != wanted:
         set_setting(conn, "derived", wanted)
@@ -163,6 +166,19 @@ def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -
         if progress is not None:
             progress(done, total)
     return done
+
+
+def build_vector_index(
+    conn: Conn, dim: int, prefix: int | None, /, *, m: int, ef_construction: int, memory: str
+) -> None:
+    """Build an HNSW index beside the running work; one that was broken off half-way is built anew."""
+    name = index_name(dim, prefix)
+    valid = conn.raw.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (name,)).fetchone()
+    if valid == (False,):
+        conn.raw.execute(f"DROP INDEX CONCURRENTLY {name}")
+    conn.raw.execute("SELECT set_config('maintenance_work_mem', %s, false)", (memory,))
+    conn.raw.execute(index_sql(dim, prefix, m=m, ef_construction=ef_construction))
+    conn.raw.execute("RESET maintenance_work_mem")
 
 
 def _next(conn: Conn, last: int) -> list[tuple[Any, ...]]:

@@ -1,0 +1,270 @@
+"""What happens when a server crashes, restarts, is busy, or stands by."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreError
+from hybridmem.memory import HybridMemory
+from hybridmem.stores.base import View
+from hybridmem.stores.pg import schema as schemas
+from hybridmem.stores.postgres import PostgresStore
+from hybridmem.types import Memory
+from tests import pgserver
+
+NOW = View()
+
+
+def two_words(texts):
+    return [[float(len(text)), 1.0] for text in texts]
+
+
+@pytest.fixture
+def schema(pg_schemas):
+    name = pg_schemas.take()
+    yield name
+    pg_schemas.give(name)
+
+
+class TestCrashes:
+    def test_kill_and_restart_during_load(self):
+        """fsync on: every acknowledged write survives, searches recover by themselves, errors say what happened."""
+        with pgserver.server() as server:
+            url = server.database()
+            memory = HybridMemory(url, embedder=two_words, reconnect=60)
+            acknowledged, refused, found = [], [], []
+            crashed, stop = threading.Event(), threading.Event()
+
+            def write():
+                n = 0
+                while not stop.is_set():
+                    n += 1
+                    try:
+                        acknowledged.append(memory.add(f"fact number {n}", id=f"m{n}"))
+                    except StoreError as error:
+                        refused.append((f"m{n}", str(error)))
+
+            def search():
+                while not stop.is_set():
+                    found.append((crashed.is_set(), len(memory.search("fact", k=3))))
+
+            threads = [threading.Thread(target=work) for work in (write, search)]
+            for thread in threads:
+                thread.start()
+            try:
+                pgserver.until(lambda: len(acknowledged) >= 10 and found, what="the load to begin")
+                for _ in range(2):
+                    before = len(acknowledged)
+                    server.kill()
+                    server.start()
+                    crashed.set()
+                    seen = len(found)
+                    pgserver.until(
+                        lambda b=before, s=seen: len(acknowledged) > b + 3 and len(found) > s + 2,
+                        what="writes and searches after the restart",
+                    )
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join(120)
+            there = memory.store.ids(view=NOW)
+            assert set(acknowledged) <= there
+            assert there <= set(acknowledged) | {id_ for id_, _ in refused}
+            assert all("connection" in text for _, text in refused)
+            assert found[-1] == (True, 3)
+            assert memory.check() == []
+            memory.close()
+
+    def test_a_clean_restart_is_not_even_noticed(self, pg_server):
+        with pgserver.server(**pgserver.FAST) as server:
+            memory = HybridMemory(server.database(), embedder=None, reconnect=60)
+            memory.add("before", id="a")
+            server.stop()
+            server.start()
+            memory.add("after", id="b")  # the pool's connections were broken while they lay idle
+            assert {result.id for result in memory.search("before after")} == {"a", "b"}
+            server.stop()
+            server.start()
+            assert len(memory) == 2
+            memory.close()
+
+    def test_without_a_server_errors_are_clear_and_quick(self):
+        with pgserver.server(**pgserver.FAST) as server:
+            store = PostgresStore(server.database(), reconnect=0, busy_timeout=0.3)
+            store.put([Memory("x", id="a")])
+            server.stop()
+            for call in (
+                lambda: store.get(["a"], view=NOW),
+                lambda: store.put([Memory("y")]),
+                lambda: list(store.changes(0, view=NOW)),
+            ):
+                with pytest.raises(StoreError, match=r"127\.0\.0\.1"):
+                    call()
+            server.start()
+            pgserver.until(lambda: _answers(store), what="the store to recover")
+            store.close()
+
+
+def _answers(store):
+    try:
+        return store.count(view=NOW) == 1
+    except StoreError:
+        return False
+
+
+class TestStandby:
+    def test_a_standby_serves_searches(self):
+        with pgserver.server(**pgserver.FAST, wal_level="replica") as primary:
+            url = primary.database()
+            with HybridMemory(url, embedder=two_words) as memory:
+                memory.add("Ana moved to Lisbon", id="a")
+            with pgserver.server(primary=primary, **pgserver.FAST) as standby:
+                replica = standby.url(url.rsplit("/", 1)[1])
+                with HybridMemory(
+                    url, embedder=two_words, replica=replica, read_your_writes=True, reconnect=5
+                ) as memory:
+                    for n in range(20):  # written to the primary; the search finds it wherever it looks
+                        memory.add(f"Lisbon note {n}", id=f"n{n}")
+                        assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
+                    store = memory.store
+                    pgserver.until(lambda: store._look_at_replica() or not store._behind, what="the standby to follow")
+                    before = _searches(replica)
+                    assert memory.search("Lisbon")[0].id
+                    assert _searches(replica) > before
+                    standby.stop()
+                    assert len(memory.search("Lisbon", k=30)) == 21  # the primary steps in
+                    standby.start()
+                with PostgresStore(replica) as reader:  # opened alone, it reads
+                    assert reader.count(view=NOW) == 21
+                    with pytest.raises(StoreError, match="read-only"):
+                        reader.put([Memory("x")])
+
+
+def _searches(url):
+    with psycopg.connect(url, autocommit=True) as conn:
+        return conn.execute(
+            "SELECT coalesce(sum(calls), 0) FROM (SELECT xact_commit AS calls FROM pg_stat_database "
+            "WHERE datname = current_database()) s"
+        ).fetchone()[0]
+
+
+class TestLimits:
+    def test_a_busy_namespace(self, pg_url, schema):
+        with PostgresStore(pg_url, schema=schema, busy_timeout=0.2) as store:
+            store.put([Memory("x", id="a")], namespace="busy")
+            with psycopg.connect(pg_url) as other:
+                other.execute(f'SELECT 1 FROM "{schema}".spaces WHERE namespace = %s FOR UPDATE', ("busy",))
+                with pytest.raises(StoreBusyError, match="busy_timeout"):
+                    store.put([Memory("y")], namespace="busy")
+                store.put([Memory("z")], namespace="idle")  # other namespaces do not wait
+                other.rollback()
+            store.put([Memory("y")], namespace="busy")
+
+    def test_a_slow_statement_is_stopped(self, pg_url, schema):
+        with (
+            PostgresStore(pg_url, schema=schema, statement_timeout=0.2) as store,
+            pytest.raises(StoreBusyError, match="statement_timeout"),
+        ):
+            store._db.read(lambda conn: conn.raw.execute("SELECT pg_sleep(30)"))
+
+    def test_a_full_pool(self, pg_url, schema):
+        with PostgresStore(pg_url, schema=schema, pool_size=1, busy_timeout=0.3, reconnect=0) as store:
+            store.put([Memory(f"{n}", id=f"{n}") for n in range(1200)])
+            stream = store.changes(0, view=NOW)
+            next(stream)
+            with pytest.raises(StoreBusyError, match="pool_size"):
+                store.count(view=NOW)
+            stream.close()
+            assert store.count(view=NOW) == 1200
+
+    def test_a_password_is_never_shown(self, pg_url):
+        with pytest.raises(StoreError) as caught:
+            PostgresStore("postgresql://me:hunter2@127.0.0.1:1/none", reconnect=0, busy_timeout=0.2)
+        assert "hunter2" not in str(caught.value)
+
+
+class TestSchema:
+    def test_a_newer_schema_is_refused(self, pg_url, schema):
+        PostgresStore(pg_url, schema=schema).close()
+        with psycopg.connect(pg_url, autocommit=True) as conn:
+            conn.execute(f"""UPDATE "{schema}".settings SET value = '99' WHERE key = 'version'""")
+            with pytest.raises(SchemaVersionError, match="99"):
+                PostgresStore(pg_url, schema=schema)
+            conn.execute(f"""UPDATE "{schema}".settings SET value = '1' WHERE key = 'version'""")
+
+    def test_an_older_one_is_migrated(self, pg_url, schema, monkeypatch):
+        with PostgresStore(pg_url, schema=schema) as store:
+            store.put([Memory("kept", id="a")])
+        steps = []
+        monkeypatch.setattr(schemas, "VERSION", 2)
+        monkeypatch.setattr(schemas.prepare, "__kwdefaults__", {"version": 2, "migrations": {1: steps.append}})
+        with PostgresStore(pg_url, schema=schema) as store:
+            assert len(steps) == 1
+            assert store.count(view=NOW) == 1
+        PostgresStore(pg_url, schema=schema).close()
+        assert len(steps) == 1
+        with psycopg.connect(pg_url, autocommit=True) as conn:
+            conn.execute(f"""UPDATE "{schema}".settings SET value = '1' WHERE key = 'version'""")
+
+    def test_two_clients_open_an_empty_database_at_once(self, pg_server):
+        url, errors = pg_server.database(), []
+        barrier = threading.Barrier(4)
+
+        def open_it(n):
+            try:
+                barrier.wait(30)
+                with PostgresStore(url, busy_timeout=30) as store:
+                    store.put([Memory(f"{n}", id=f"{n}")], vectors=[[1.0, 2.0]])
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=open_it, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        with PostgresStore(url) as store:
+            assert store.count(view=NOW) == 4
+            assert store.check() == []
+        pg_server.drop(url)
+
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            ("DELETE FROM postings WHERE term = 'cat'", "postings"),
+            ("DELETE FROM documents", "cannot be found by its words"),
+            ("UPDATE spaces SET memories = 7", "counts 7"),
+            ("DELETE FROM embeddings", "vector"),
+            ("UPDATE memories SET strength = 0.5", "version"),
+            ("DELETE FROM bodies", "missing"),
+        ],
+    )
+    def test_check_finds_damage(self, pg_url, schema, damage, words):
+        with PostgresStore(pg_url, schema=schema) as store:
+            store.put([Memory("a cat", id="a"), Memory("a dog", id="b")], vectors=[[1.0, 0.0], None])
+            assert store.check() == []
+            with psycopg.connect(pg_url, autocommit=True) as conn:
+                conn.execute(f'SET search_path = "{schema}", public')
+                conn.execute(damage)
+            assert any(words in line for line in store.check())
+            if "bodies" not in damage and "memories SET" not in damage:  # what is derived can be built again
+                assert store.rebuild() == 2
+                assert store.check() == []
+
+
+def test_a_forked_child_opens_its_own_connections(pg_url, schema):
+    import multiprocessing
+
+    with PostgresStore(pg_url, schema=schema) as store:
+        store.put([Memory("x", id="a")])
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=lambda: queue.put(store.count(view=NOW)))
+        child.start()
+        assert queue.get(timeout=60) == 1
+        child.join(60)
+        assert store.count(view=NOW) == 1
