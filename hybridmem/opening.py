@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hybridmem.embed import Embedder
 from hybridmem.engine import Engine
 from hybridmem.errors import ConfigError
 from hybridmem.space import IndexSettings
-from hybridmem.stores.base import Store
+from hybridmem.stores.base import Store, View
 
 __all__ = ["open_engine", "open_store"]
 
@@ -50,8 +51,8 @@ def open_engine(
     """An engine over a store; a server that searches by itself brings its own spaces."""
     store = open_store(path, clock=clock, **options)
     try:
-        if vectors is not None:
-            settings = settings._replace(make_vectors=vectors)
+        if vectors is not None and embedder is not None:
+            settings = settings._replace(make_vectors=_vector_maker(vectors, path, store, embedder))
         adopt = getattr(store, "adopt", None)
         if adopt is not None:
             adopt(settings)
@@ -61,3 +62,26 @@ def open_engine(
     except BaseException:
         store.close()
         raise
+
+
+def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder: Embedder) -> Callable[[View], Any]:
+    """What makes the vector index of a view: Chroma in a folder beside the file, elsewhere, or on a server."""
+    if callable(vectors):
+        return vectors  # type: ignore[no-any-return]
+    from hybridmem.indexes.chroma import ChromaIndex, collection_name
+
+    if isinstance(vectors, Mapping):
+        where = dict(vectors)
+    elif vectors == "chroma" and isinstance(path, (str, Path)) and str(path) != ":memory:":
+        where = {"path": f"{path}.chroma"}
+    else:
+        raise ConfigError(
+            f"vectors = {vectors!r} is not allowed here: 'chroma' for a folder beside the file, "
+            "{'path': …} or {'host': …, 'port': …} for Chroma elsewhere, or a function from a view to an index"
+        )
+    name = store.get_meta("store")
+    if name is None:
+        name = uuid.uuid4().hex
+        store.set_meta("store", name)
+    identity = f"{name}:{embedder.name}"
+    return lambda view: ChromaIndex(**where, name=collection_name(view.namespace), identity=identity)

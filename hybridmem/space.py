@@ -124,6 +124,11 @@ class LocalSpace:
         """
         if self._view.as_of is not None or self._view.superseded:
             return 0
+        if self._settings.make_vectors is not None and self._vector is not None:  # it remembers how far it has come
+            heal = getattr(self._vector, "heal", None)
+            if heal is not None:
+                heal(self._store.last_seq())
+            self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
         saved = self._store.load_snapshot("bm25", namespace=self._view.namespace)
         restored = None if saved is None else self._restore(saved[1])
         if restored is None:
@@ -186,7 +191,8 @@ class LocalSpace:
         behind = self._text.watermark
         self._text.apply([change for change in batch if change.seq > behind and change.edge is None])
         if self._vector is not None:
-            self._vector.apply(batch)
+            reached = self._vector.watermark
+            self._vector.apply([change for change in batch if change.seq > reached])
         if self._graph is not None:
             self._graph.apply(batch)
         for change in batch:
@@ -211,6 +217,12 @@ class LocalSpace:
         self._store.save_snapshot("bm25", watermark, self._text.to_bytes(), namespace=self._view.namespace)
         self._saved = watermark
 
+    def close(self) -> None:
+        """Let go of what the vector index holds open."""
+        let_go = getattr(self._vector, "close", None)
+        if let_go is not None:
+            let_go()
+
     def _new_text(self) -> BM25Index:
         s = self._settings
         return BM25Index(analyzer=s.analyzer, k1=s.k1, b=s.b)
@@ -219,7 +231,8 @@ class LocalSpace:
         if not self._settings.vectors:
             return None
         make = self._settings.make_vectors
-        return VectorIndex() if make is None else make(self._view)
+        past = self._view.as_of is not None or self._view.superseded
+        return VectorIndex() if make is None or past else make(self._view)
 
     # --- answering
 

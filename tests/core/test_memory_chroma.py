@@ -1,0 +1,66 @@
+"""A memory whose vectors live in Chroma: the same answers, isolated, healed from the store."""
+
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+
+from hybridmem import HybridMemory, Memory
+from hybridmem.errors import ConfigError
+
+DIM = 16
+
+
+def toy(texts):
+    rows = [np.random.default_rng(zlib.crc32(text.encode())).standard_normal(DIM) for text in texts]
+    return np.array(rows, np.float32)
+
+
+TEXTS = [f"memory {i} about {'cats' if i % 3 else 'dogs'}" for i in range(150)]
+
+
+def fill(memory):
+    memory.namespace("ana").add_many([Memory(text, id=f"m{i}") for i, text in enumerate(TEXTS)])
+    memory.namespace("ben").add_many([Memory(text, id=f"m{i}") for i, text in enumerate(TEXTS[:5])])
+
+
+def arm(memory, query, **how):
+    return [(r.id, round(r.score, 4)) for r in memory.search_arm("vector", query, k=10, **how)]
+
+
+def test_chroma_answers_like_the_exact_index_and_heals(tmp_path):
+    with HybridMemory(tmp_path / "exact.db", embedder=toy) as exact:
+        fill(exact)
+        wanted = {query: arm(exact.namespace("ana"), query) for query in TEXTS[:12]}
+        few = arm(exact.namespace("ana"), TEXTS[0], filter={"id": {"$in": ["m7", "m8", "m9"]}})
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        fill(memory)
+        ana, ben = memory.namespace("ana"), memory.namespace("ben")
+        found = {query: arm(ana, query) for query in wanted}
+        hits = sum(len(set(found[q]) & set(wanted[q])) for q in wanted)
+        assert hits >= 0.98 * 10 * len(wanted)
+        assert sorted(arm(ana, TEXTS[0], filter={"id": {"$in": ["m7", "m8", "m9"]}})) == sorted(few)
+        # Nothing of one namespace is seen from another.
+        assert {key for key, _ in arm(ben, TEXTS[100])} <= {f"m{i}" for i in range(5)}
+        assert memory.search("cats") == []
+        ana.forget("m0")
+        assert "m0" not in {key for key, _ in arm(ana, TEXTS[0])}
+        assert ana.search(TEXTS[3], k=3)[0].id == "m3"
+        past = ana.search_arm("vector", TEXTS[0], k=3, superseded=True)
+        assert past
+    assert (tmp_path / "m.db.chroma").is_dir()
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:  # goes on where it stopped
+        memory.namespace("ana").add("something new", id="new")
+        assert arm(memory.namespace("ana"), "something new")[0][0] == "new"
+    shutil.rmtree(tmp_path / "m.db.chroma")
+    with HybridMemory(path, embedder=toy, vectors={"path": tmp_path / "elsewhere"}) as memory:
+        assert arm(memory.namespace("ana"), "something new")[0][0] == "new"
+        assert arm(memory.namespace("ana"), TEXTS[5])[0][0] == "m5"
+
+
+@pytest.mark.parametrize("vectors", ["faiss", 7, "chroma"])
+def test_other_places_are_refused(vectors):
+    with pytest.raises(ConfigError, match="vectors = "):
+        HybridMemory(":memory:", embedder=toy, vectors=vectors)
