@@ -5,6 +5,8 @@ whole retrievals over a LangChain vector store langchain-graph-retriever, where 
 """
 
 import argparse
+import os
+import platform
 import random
 import statistics
 import time
@@ -209,7 +211,8 @@ def write(parts: dict[str, str], spread_rows: list[list[str]]) -> None:
     folder = ROOT / "docs" / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join(f"## {title}\n\n{body}" for title, body in parts.items())
-    intro = "CPU milliseconds, medians, rivals asked in turn: `python -m benchmarks.graph --write`."
+    where = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
+    intro = f"CPU milliseconds, medians, rivals asked in turn ({where}): `python -m benchmarks.graph --write`."
     (folder / "graph.md").write_text(
         f"# Spreading activation\n\n{intro}\n\n![](graph.png)\n\n{text}\n", encoding="utf-8"
     )
