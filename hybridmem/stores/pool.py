@@ -30,6 +30,14 @@ _CACHE_KIB = 16_384
 _WAL_LIMIT = 64 * 1024 * 1024  # a WAL grown by a bulk load shrinks back to this
 
 
+class Connection(sqlite3.Connection):
+    """A connection that remembers how far the log went at moments that were asked for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.moments: dict[float, int] = {}
+
+
 class Pool:
     """Lends connections to readers, the newest first so that its caches are warm; writers take turns.
 
@@ -80,7 +88,12 @@ class Pool:
 
     def _connect(self) -> sqlite3.Connection:
         conn = sqlite3.connect(
-            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path,
+            timeout=self.busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            factory=Connection,
         )
         try:
             conn.execute(f"PRAGMA page_size = {_PAGE}")  # counts only while the file is empty

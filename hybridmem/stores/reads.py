@@ -37,6 +37,7 @@ __all__ = [
     "vectors",
 ]
 
+_MOMENTS = 256
 _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
@@ -103,7 +104,13 @@ def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
     newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
     if at <= moment:
         return int(newest)
-    return max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+    known: dict[float, int] = getattr(conn, "moments", {})
+    found = known.get(moment)
+    if found is None:  # and it stays so: whatever is recorded from now on is later than this moment
+        if len(known) >= _MOMENTS:
+            known.clear()
+        found = known[moment] = max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+    return found
 
 
 def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
