@@ -26,7 +26,7 @@ from llama_index.core.vector_stores import (
     SimpleVectorStore,
 )
 
-from hybridmem.errors import ArmError, ConfigError, HybridMemError
+from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.stages import Diversity, HalfLife, QualityGate, Rerank, SourceDedup
@@ -34,6 +34,7 @@ from hybridmem.types import ArmList, Memory
 from llamaindex_hybridmem import BM25Retriever, FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._arms import is_natively_async
 from llamaindex_hybridmem._conversion import NodeReader
+from llamaindex_hybridmem._results import notes_of
 
 NOW = 1_700_000_000.0
 DAY = 86_400.0
@@ -469,6 +470,9 @@ def test_what_an_arm_says_of_its_results_is_noted():
     found = {n.node_id: n for n in FusionRetriever({"graph": graph, "plain": Fixed(scored("A"))}).retrieve("Ana")}
     assert "[seed t0 → " in str(found["t1"].receipt)
     assert "[" not in str(found["A"].receipt)
+    notes = notes_of(graph.retrieve("Ana"))
+    assert sorted(notes) == ["t0", "t1"]
+    assert notes_of(scored("A")) is None
 
 
 def test_receipts_leave_no_trace_in_nodes_prompts_and_hashes():
@@ -599,11 +603,25 @@ def test_a_memory_with_another_recipe(memory):
         FusionRetriever.from_memory(memory, k=3)
 
 
-def test_a_memory_as_of(memory):
-    memory.update("m1", text="Ana moved to Porto")
-    assert all(issubclass(error, HybridMemError) for error in (ConfigError, ArmError))
-    with pytest.raises(ConfigError, match="as_of = 'yesterday'"):
-        FusionRetriever.from_memory(memory, as_of="yesterday").retrieve("Ana")
+def test_a_memory_as_one_arm_of_a_fusion_understands_namespaces(memory):
+    ours = FusionRetriever({"memory": FusionRetriever.from_memory(memory)})
+    assert ids(ours.retrieve("Lisbon", namespace="bob")) == ["b1"]
+    assert "b1" not in ids(ours.retrieve("Lisbon"))
+
+
+def test_a_memory_as_of():
+    clock = [NOW]
+    with HybridMemory(embedder=None, clock=lambda: clock[0]) as memory:
+        memory.add("Ana lives in Porto", id="m1")
+        clock[0] = NOW + 100
+        memory.update("m1", text="Ana lives in Lisbon")
+        ours = FusionRetriever.from_memory(memory)
+        assert ours.retrieve("Where does Ana live?")[0].text == "Ana lives in Lisbon"
+        assert ours.retrieve("Where does Ana live?", as_of=NOW + 50)[0].text == "Ana lives in Porto"
+        past = FusionRetriever.from_memory(memory, as_of=NOW + 50)
+        assert asyncio.run(past.aretrieve("Where does Ana live?"))[0].text == "Ana lives in Porto"
+        with pytest.raises(ConfigError, match="as_of = 'yesterday'"):
+            FusionRetriever.from_memory(memory, as_of="yesterday").retrieve("Ana")
 
 
 def test_over_text_nodes_without_scores():

@@ -114,6 +114,7 @@ async def test_messages_are_not_changed(memory):
 async def test_what_is_kept(memory):
     block = HybridMemoryBlock(memory=memory)
     tool = ChatMessage(role="tool", content="42")
+    await block.aput([user("  "), tool], session_id="s")
     await block.aput([user("  "), tool, user("hello there")], session_id="s")
     await block._aput([ChatMessage(role="user", content="by hand", additional_kwargs={"session_id": "s"})])
     assert sorted(m.text for m in block.session("s").list()) == ["by hand", "hello there"]
