@@ -46,8 +46,9 @@ class HybridMemory:
     >>> memory.close()
 
     `path` is a file (made when it is not there), ":memory:", a folder of Markdown notes ("notes/"), a
-    "postgresql://…" address, or any store. `vectors="chroma"` keeps the vectors in Chroma. `embedder` is any LangChain, LlamaIndex or Chroma embedding object, a
-    function from texts to vectors, "local", None for words and graph alone, or "auto": local where it is installed.
+    "postgresql://…" address, or any store. `vectors="chroma"` keeps the vectors in Chroma, beside the file.
+    `embedder` is any LangChain, LlamaIndex or Chroma embedding object, a function from texts to vectors, "local",
+    None for words and graph alone, or "auto": local where it is installed.
     """
 
     def __init__(
