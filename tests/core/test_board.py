@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.board import Board, Setting, read_setting, with_setting
+from hybridmem.board import Board, Setting, _top, read_setting, with_setting
 from hybridmem.columns import read_columns
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
@@ -180,3 +180,9 @@ def test_arms_without_scores_count_by_rank():
     columns = read_columns([record], [Case("q", {"m2": 1.0})], recipe=recipe)
     board = Board(columns, [Case("q", {"m2": 1.0})], recipe=recipe)
     assert board.figures(read_setting(recipe, columns.names), "mrr@10").tolist() == [1 / 3]
+
+
+def test_of_equal_seeds_the_first_is_taken():
+    scores = np.array([[0.5, 0.0, 0.5, 0.5], [0.1, 0.9, 0.2, 0.0]])
+    assert _top(scores, 2).tolist() == [[True, False, True, False], [False, True, True, False]]
+    assert _top(scores, 9).tolist() == [[True, False, True, True], [True, True, True, False]]

@@ -1,4 +1,5 @@
 import json
+import sys
 from datetime import datetime, timezone
 
 import pytest
@@ -7,8 +8,8 @@ from langchain_core.retrievers import BaseRetriever
 from llama_index.core.retrievers import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from hybridmem.errors import ConfigError
-from hybridmem.evaluate import Case, evaluate, load_cases, load_corpus, result_id
+from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.evaluate import Asked, Case, evaluate, load_cases, load_corpus, result_id
 
 CASES = [
     Case("one", {"a": 1.0}, category="easy"),
@@ -216,3 +217,23 @@ def test_broken_folders(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"text": "one"}\n')
     with pytest.raises(ConfigError, match="a document needs an id; it has text"):
         list(load_corpus(tmp_path))
+
+
+def test_ready_systems_and_odd_functions():
+    class Odd:
+        __signature__ = "none that can be read"
+
+        def __call__(self, query):
+            return ["a"]
+
+    ready = Asked("ready", lambda case, k: ["a"] * k, arm=True)
+    report = evaluate({"": ready, "odd": Odd()}, CASES)
+    assert [(run.name, run.arm) for run in report.runs] == [("ready", True), ("odd", False)]
+    assert "odd is not clearly different from its best arm ready" in str(report)
+
+
+def test_a_picture_needs_matplotlib(tmp_path, monkeypatch):
+    report = evaluate(always("a"), CASES)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hybridmem\[plot\]'"):
+        report.plot(tmp_path / "report.png")
