@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from hybridmem._embedding_sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
+from hybridmem.fanout import in_thread
 
 __all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
 
@@ -154,7 +155,8 @@ class Embedder:
     async def adocuments(self, texts: Sequence[str], /) -> Vector:
         """`documents`, natively async where the embedding object really is, in a thread elsewhere."""
         if self._source.adocuments is None:
-            return await asyncio.to_thread(self.documents, texts)
+            rows: Vector = await in_thread(lambda: self.documents(texts))
+            return rows
         plan = _Plan(_listed(texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(await self._aattempt(self._source.adocuments, batch), len(batch)))
@@ -167,7 +169,8 @@ class Embedder:
         if row is not None:
             return row
         if self._source.aquery is None:
-            return await asyncio.to_thread(self.query, text)
+            asked: Vector = await in_thread(lambda: self.query(text))
+            return asked
         fresh: Vector = self._checked([await self._aattempt(self._source.aquery, text)], 1)[0]
         self._queries.put(key, _frozen(fresh))
         return fresh

@@ -6,13 +6,13 @@ gives it (1 − dot) → 1 − d;  ip as pgvector gives it (−dot) → −d.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
+from hybridmem.fanout import in_thread
 from hybridmem.indexes.chroma import similarity_in
 
 __all__ = ["Scored", "asimilarities", "similarities"]
@@ -51,13 +51,14 @@ async def asimilarities(
 ) -> Scored:
     """`similarities` without blocking the loop: the store's own async search where it is one, else a thread."""
     if _computes_inline(vectorstore):
-        return await asyncio.to_thread(similarities, vectorstore, query, k=k, filter=filter, **kwargs)
+        found: Scored = await in_thread(lambda: similarities(vectorstore, query, k=k, filter=filter, **kwargs))
+        return found
     asked = _keywords(k, filter, kwargs)
     try:
-        found = await vectorstore.asimilarity_search_with_score(query, **asked)
+        raw = await vectorstore.asimilarity_search_with_score(query, **asked)
     except NotImplementedError:
         return [(document, None) for document in await vectorstore.asimilarity_search(query, **asked)]
-    return _converted(vectorstore, found)
+    return _converted(vectorstore, raw)
 
 
 def _keywords(k: int, filter: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

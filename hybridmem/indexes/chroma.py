@@ -25,10 +25,10 @@ from hybridmem.indexes._matrix import cosines
 from hybridmem.indexes.base import Change
 from hybridmem.types import Hits
 
-__all__ = ["ChromaIndex", "collection_name", "connect", "disconnect", "similarity_in"]
+__all__ = ["HNSW", "ChromaIndex", "collection_name", "connect", "disconnect", "similarity_in", "translated"]
 
 _MARK, _COUNT, _WHO = "hybridmem:watermark", "hybridmem:count", "hybridmem:identity"
-_HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
+HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
 _BATCH = 2000
 _PUSHED = 10_000  # more allowed ids than this are first sought among the best of all
 _PROBE = 2000
@@ -137,10 +137,10 @@ class ChromaIndex:
             self.reset()
 
     def _opened(self, client: Any) -> Any:
-        with _translated(f"open collection {self._name!r}"):
+        with translated(f"open collection {self._name!r}"):
             first = {_MARK: 0, _COUNT: 0, _WHO: self._identity}
             return client.get_or_create_collection(
-                self._name, embedding_function=None, metadata=first, configuration={"hnsw": _HNSW}
+                self._name, embedding_function=None, metadata=first, configuration={"hnsw": HNSW}
             )
 
     # --- whole or not
@@ -172,7 +172,7 @@ class ChromaIndex:
 
     def reset(self) -> None:
         """Empty the collection: the next `apply` is to bring everything, from seq 0."""
-        with self._lock, _translated("empty the collection"):
+        with self._lock, translated("empty the collection"):
             if self._client is None:
                 for ids in _chunks(self._collection.get(include=[])["ids"]):
                     self._collection.delete(ids=ids)
@@ -202,7 +202,7 @@ class ChromaIndex:
             batch, last = batch_of(changes, self.watermark)
             if not batch and last == self.watermark:
                 return
-            with _translated("follow the store"):
+            with translated("follow the store"):
                 self._write(batch)
                 self.watermark = last
                 self._note()
@@ -225,7 +225,7 @@ class ChromaIndex:
 
     # --- reading
     def __len__(self) -> int:
-        with _translated("count"):
+        with translated("count"):
             return int(self._collection.count())
 
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
@@ -233,7 +233,7 @@ class ChromaIndex:
         if k < 1:
             raise ConfigError(f"k must be at least 1, not {k!r}")
         question = unit(query)
-        with _translated("search"):
+        with translated("search"):
             if allowed is None:
                 return _best(self._query(question, k), k)
             inside = [key for key in allowed if key in self._ids()]
@@ -285,7 +285,7 @@ class ChromaIndex:
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The stored vector of each id, None where it has none."""
         known: dict[str, Vector] = {}
-        with _translated("read vectors"):
+        with translated("read vectors"):
             for part in _chunks(list(dict.fromkeys(ids))):
                 got = self._collection.get(ids=part, include=["embeddings"])
                 known.update(zip(got["ids"], (np.asarray(row, np.float32) for row in got["embeddings"]), strict=True))
@@ -312,7 +312,7 @@ def _best(found: list[tuple[float, float, str]], k: int) -> Hits:
 
 
 @contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
+def translated(what: str) -> Iterator[None]:
     """Chroma's failures as ours, with the original as the cause."""
     try:
         yield
