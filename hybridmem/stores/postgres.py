@@ -76,7 +76,8 @@ class PostgresStore(Reading):
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
-        self._replica = None if replica is None else Database(replica, schema=schema, limits=limits, settings=tuning)
+        short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
+        self._replica = None if replica is None else Database(replica, schema=schema, limits=short, settings=tuning)
         self._patient, self._written, self._behind = read_your_writes, "", False
         self._deriver = Deriver()
         self._vectors_ready = False
@@ -297,8 +298,8 @@ class PostgresStore(Reading):
         """
         if (self._prefix or dim) > nearest.LIMIT:
             raise ConfigError(
-                f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that or "
-                "less if the model allows it; without an index the search is exact"
+                f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that "
+                "or less if the model allows it; without an index the search is exact"
             )
         self._make_room_for_vectors()
         with self._db.alone() as conn:

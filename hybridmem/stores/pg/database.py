@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from hybridmem.errors import (
     ConfigError,
@@ -97,10 +97,13 @@ class Database:
         self._closed = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._opened = 0.0
+        self._lent: set[int] = set()
         self._pool = self._open()
 
     def _open(self) -> ConnectionPool[Raw]:
         limits = self.limits
+        self._opened = time.monotonic()
         return ConnectionPool(
             self.url,
             min_size=1,
@@ -140,7 +143,7 @@ class Database:
         if os.getpid() != self._pid:
             with self._lock:
                 if os.getpid() != self._pid:
-                    self._pool, self._pid = self._open(), os.getpid()
+                    self._pool, self._pid, self._lent = self._open(), os.getpid(), set()
         return self._pool
 
     # --- reading
@@ -148,19 +151,19 @@ class Database:
     def read(self, work: Callable[[Conn], T], /) -> T:
         """Run a read that may be run again: it is, until the server can be reached or `reconnect` is over."""
         deadline = time.monotonic() + self.limits.reconnect
-        pause = 0.02
         while True:
+            start = time.monotonic()
             try:
-                with self.pool.connection() as raw:
+                pool, raw = self._take()
+                try:
                     return work(Conn(raw))
+                finally:
+                    self._give(pool, raw)
             except (psycopg.OperationalError, PoolTimeout) as error:
-                if not is_lost(error) or time.monotonic() >= deadline:
+                if not is_lost(error) or not self._renewed(start, deadline):
                     raise explain(error, self.name) from error
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
-            self._renew()
-            time.sleep(pause)
-            pause = min(0.5, 2 * pause)
 
     @contextmanager
     def snapshot(self, *, stream: bool = False) -> Iterator[Conn]:
@@ -188,7 +191,7 @@ class Database:
     @contextmanager
     def alone(self) -> Iterator[Conn]:
         """A connection outside a transaction, without a limit of time: for work that takes as long as it takes."""
-        with self._translated(), self.pool.connection() as raw:
+        with self._translated(), self.pool.connection() as raw:  # one more than counted: it is rare
             raw.execute("SET statement_timeout = 0")
             raw.execute("SET lock_timeout = 0")
             try:
@@ -209,36 +212,63 @@ class Database:
                     raw.execute("ROLLBACK")
                 raise
             finally:
-                pool.putconn(raw)
+                self._give(pool, raw)
 
     def _begin(self, begin: str) -> tuple[ConnectionPool[Raw], Raw]:
         """A connection with a transaction begun; one that broke while it lay idle is replaced first."""
         deadline = time.monotonic() + self.limits.reconnect
         while True:
-            pool = self.pool
+            start = time.monotonic()
             try:
-                raw = pool.getconn()
+                pool, raw = self._take()
                 try:
                     raw.execute(begin.encode())
                 except BaseException:
                     if raw.pgconn.transaction_status == TransactionStatus.INERROR:
                         raw.execute("ROLLBACK")
-                    pool.putconn(raw)
+                    self._give(pool, raw)
                     raise
             except (psycopg.OperationalError, PoolTimeout) as error:
-                if not is_lost(error) or time.monotonic() >= deadline:
+                if not is_lost(error) or not self._renewed(start, deadline):
                     raise
-                self._renew()
-                time.sleep(0.02)
             else:
                 return pool, raw
 
-    def _renew(self) -> None:
-        """Throw out the connections that a restart has broken."""
+    def _renewed(self, since: float, deadline: float) -> bool:
+        """After a lost connection: whether to try again. The pool is opened anew as soon as the server answers."""
+        while True:
+            with self._lock:
+                if self._opened > since:  # another thread has just done it
+                    return True
+                if self._answers():
+                    old, self._pool = self._pool, self._open()
+                    old.close(timeout=0)
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
         try:
-            self.pool.check()
-        except PoolTimeout:  # nothing to throw out yet
-            return
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
+        pool = self.pool
+        try:
+            raw = pool.getconn()
+        except PoolTimeout as error:
+            if len(self._lent) >= self.limits.pool_size:  # all are lent out: no lost server
+                raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
+            raise
+        self._lent.add(id(raw))
+        return pool, raw
+
+    def _give(self, pool: ConnectionPool[Raw], raw: Raw) -> None:
+        self._lent.discard(id(raw))
+        pool.putconn(raw)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -262,8 +292,8 @@ class Database:
 
 def is_lost(error: BaseException, /) -> bool:
     """Whether the server could not be reached, or went away: the state of the work is not the cause."""
-    if isinstance(error, PoolTimeout):
-        return True
+    if isinstance(error, TooManyRequests | PoolClosed):
+        return False
     state = getattr(error, "sqlstate", None)
     return state is None or (state[:2] in ("08", "57") and state != "57014")
 
@@ -280,8 +310,12 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
 
 def explain(error: BaseException, name: str, /) -> StoreError:
     """An error of the driver in our own words."""
+    if isinstance(error, PoolClosed):
+        return StoreClosedError(f"the store {name} is closed")
+    if isinstance(error, TooManyRequests):
+        return StoreBusyError(f"{name}: no connection within busy_timeout, {error}: raise pool_size")
     if isinstance(error, PoolTimeout):
-        return StoreBusyError(f"{name}: no connection within the time allowed; is the server up, is pool_size enough?")
+        return StoreError(f"{name}: the server cannot be reached ({_line(error)})")
     state = getattr(error, "sqlstate", None) or ""
     if state in _STATES:
         kind, text = _STATES[state]
