@@ -18,7 +18,7 @@ from hybridmem.stores.notes import Note, file_name, format_note, parse_note
 from hybridmem.stores.sqlite import SQLiteStore
 from hybridmem.types import Edge, Memory, Status
 
-__all__ = ["Folder", "Synced"]
+__all__ = ["Folder", "Synced", "read_notes"]
 
 _CHUNK = 500
 
@@ -43,7 +43,7 @@ class Folder:
 
     def sync(self, *, force: bool = False) -> Synced:
         """Take over what changed; `force` reads every file again."""
-        seen, found = self._ledger.all(), dict(self._walk())
+        seen, found = self._ledger.all(), dict(_walk(self.folder))
         fresh = [path for path, stat in sorted(found.items()) if force or _differs(seen.get(path), stat)]
         return self._take(fresh, {path for path in seen if path not in found}, seen)
 
@@ -64,15 +64,6 @@ class Folder:
         with suppress(FileNotFoundError):
             return (self.folder / path).stat()
         return None
-
-    def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        for parent, folders, files in os.walk(self.folder):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in files:
-                if name.endswith(".md") and not name.startswith("."):
-                    full = Path(parent, name)
-                    with suppress(FileNotFoundError):  # removed while we looked
-                        yield full.relative_to(self.folder).as_posix(), full.stat()
 
     def _take(self, fresh: Sequence[str], gone: set[str], seen: Mapping[str, Seen]) -> Synced:
         """Read changed files into the index, take out what has no file any more, then set statuses and links."""
@@ -237,6 +228,33 @@ class Folder:
                 (self.folder / path).unlink(missing_ok=True)
             self._ledger.remove(paths)
         return links
+
+
+def read_notes(folder: str | Path, /) -> Iterator[Memory]:
+    """The memories of a folder of notes, each after what it supersedes: for importing them into another store."""
+    root, found = Path(folder), dict[str, Memory]()
+    for path, stat in sorted(_walk(Path(folder))):
+        text = (root / path).read_bytes().decode("utf-8", "replace")
+        try:
+            memory = parse_note(text, default_id=path.removesuffix(".md"), modified=stat.st_mtime).memory
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        if memory.id in found:
+            raise ConfigError(f"{path}: another note has the id {memory.id!r} already")
+        found[memory.id] = memory
+    while found:
+        ready = [id_ for id_, memory in found.items() if memory.supersedes not in found] or list(found)  # or a circle
+        yield from [found.pop(id_) for id_ in ready]
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if name.endswith(".md") and not name.startswith("."):
+                full = Path(parent, name)
+                with suppress(FileNotFoundError):  # removed while we looked
+                    yield full.relative_to(folder).as_posix(), full.stat()
 
 
 def _differs(seen: Seen | None, stat: os.stat_result) -> bool:

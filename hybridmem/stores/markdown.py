@@ -12,11 +12,11 @@ from typing import Any
 
 from hybridmem.indexes.base import Change, Scanned
 from hybridmem.stores.base import Progress, Version, View
-from hybridmem.stores.folder import Folder, Synced
+from hybridmem.stores.folder import Folder, Synced, read_notes
 from hybridmem.stores.sqlite import SQLiteStore
 from hybridmem.types import Edge, Entry, Memory
 
-__all__ = ["MarkdownStore", "Synced"]
+__all__ = ["MarkdownStore", "Synced", "read_notes"]
 
 _list = list  # `MarkdownStore.list` hides the builtin inside the class
 _HOME = ".hybridmem"

@@ -25,7 +25,7 @@ WORKER = textwrap.dedent(
     from hybridmem.types import Edge, Memory
 
     path, name, seconds, threads = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
-    store, view, failed = SQLiteStore(path), View(), []
+    store, view, failed = SQLiteStore(path, busy_timeout=60.0), View(), []  # however slow the disk
 
     def follow(seen, watermark):
         for change in store.changes(watermark, view=view):
@@ -109,7 +109,7 @@ def test_soak(tmp_path):
             thread.start()
             worker.stdin.write(b"go\n")
             worker.stdin.close()
-        codes = [worker.wait(120) for worker in workers]
+        codes = [worker.wait(200) for worker in workers]
         for thread, worker in zip(listeners, workers, strict=True):
             thread.join(60)
             worker.stdout.close()
@@ -201,4 +201,4 @@ FORK = textwrap.dedent(
 
 
 def test_a_forked_child_has_connections_of_its_own(tmp_path):
-    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "memory.db")], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "memory.db")], timeout=120, check=True)

@@ -21,7 +21,7 @@ from hybridmem.types import Memory
 
 NOW = View()
 KILLS = 200
-LIMIT = 30.0
+LIMIT = 120.0
 
 # A small clean process that forks one writer after another. Each writer says on a pipe what was acknowledged, after it
 # was, and is killed by the test. Forking from here takes milliseconds; starting Python anew would take 200 seconds.
@@ -224,7 +224,7 @@ FULL = textwrap.dedent(
 def test_a_file_that_cannot_grow(tmp_path):
     path = tmp_path / "memory.db"
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=120, check=True
     )
     first, second = done.stdout.splitlines()
     acked, message = first.split(" | ")

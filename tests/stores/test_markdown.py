@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.stores import notes
 from hybridmem.stores.base import View
-from hybridmem.stores.markdown import MarkdownStore
+from hybridmem.stores.markdown import MarkdownStore, read_notes
 from hybridmem.stores.notes import Note, file_name, format_note, parse_note
 from hybridmem.stores.sqlite import SQLiteStore
 from hybridmem.types import Edge, Memory
@@ -303,6 +303,21 @@ def test_the_index_can_be_rebuilt_from_the_files(folder, store):
     assert everything(store) == before
     assert store.check() == []
     assert store.ids(view=NOW) == {"m1", "d"}
+
+
+def test_reading_notes_to_import_them(folder):
+    edit(folder / "a.md", "---\nsupersedes: b\n---\ncoffee")
+    edit(folder / "b.md", "---\nsupersedes: c\n---\ntea")
+    edit(folder / "deep" / "c.md", "---\nid: c\n---\nwater")
+    edit(folder / "x.md", "---\nsupersedes: y\n---\nx")
+    edit(folder / "y.md", "---\nsupersedes: x\n---\ny")
+    assert [memory.id for memory in read_notes(folder)] == ["c", "b", "a", "x", "y"]
+    edit(folder / "z.md", "---\nid: c\n---\nagain")
+    with pytest.raises(ConfigError, match=r"z\.md: another note has the id 'c'"):
+        list(read_notes(folder))
+    edit(folder / "z.md", "---\nid: [\n---\nagain")
+    with pytest.raises(ConfigError, match=r"z\.md: its front matter"):
+        list(read_notes(folder))
 
 
 def test_a_crash_between_index_and_file_is_healed(folder, store):
