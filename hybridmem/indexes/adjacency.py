@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,7 +244,7 @@ class Slots(NamedTuple):
 def _without(old: Rows, cut: Ints) -> Rows:
     """The same rows without these slots (ascending)."""
     starts = old.starts - np.searchsorted(cut, old.starts)
-    columns = (np.delete(column, cut) for column in (old.targets, old.weights, old.labels))
+    columns: Iterator[Any] = (np.delete(column, cut) for column in (old.targets, old.weights, old.labels))
     return _whole(starts, Slots(*columns))
 
 
@@ -259,10 +259,9 @@ def _inserted(old: Rows, rows: Ints, slots: Slots) -> Rows:
     starts[1:-1] = ends + np.bincount(rows, minlength=count).cumsum()
     starts[-1] = starts[-2]
     at = ends[rows]
-    columns = (
-        np.insert(column, at, added[order])
-        for column, added in zip((old.targets, old.weights, old.labels), slots, strict=True)
-    )
+    kept: tuple[Any, ...] = (old.targets, old.weights, old.labels)
+    fresh: tuple[Any, ...] = tuple(slots)
+    columns = (np.insert(column, at, added[order]) for column, added in zip(kept, fresh, strict=True))
     return _whole(starts, Slots(*columns))
 
 

@@ -71,7 +71,8 @@ def _winners(nodes: Ints, values: Floats, places: Ints, best: Floats, slot: Ints
     best[nodes] = 0.0
     nodes, places = nodes[top], places[top]
     slot[nodes[::-1]] = places[::-1]  # of equals the first stays: it is written last
-    return places[slot[nodes] == places]
+    won: Ints = places[slot[nodes] == places]
+    return won
 
 
 def highest(node: Ints, value: Floats, most: int) -> Ints:
