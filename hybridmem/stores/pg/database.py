@@ -298,35 +298,36 @@ def is_lost(error: BaseException, /) -> bool:
     return state is None or (state[:2] in ("08", "57") and state != "57014")
 
 
+_POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (PoolClosed, StoreClosedError, "the store is closed"),
+    (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
+    (PoolTimeout, StoreError, "the server cannot be reached, there was no connection in time"),
+)
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
     "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
     "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
     "42501": (StoreError, "{name}: this role may not do that"),
     "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
+    "42P01": (SchemaVersionError, "{name}: a table is missing; was the schema changed by hand?"),
     "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
 }
 
 
 def explain(error: BaseException, name: str, /) -> StoreError:
     """An error of the driver in our own words."""
-    if isinstance(error, PoolClosed):
-        return StoreClosedError(f"the store {name} is closed")
-    if isinstance(error, TooManyRequests):
-        return StoreBusyError(f"{name}: no connection within busy_timeout, {error}: raise pool_size")
-    if isinstance(error, PoolTimeout):
-        return StoreError(f"{name}: the server cannot be reached ({_line(error)})")
+    for kind, ours, words in _POOL:
+        if isinstance(error, kind):
+            return ours(f"{name}: {words} ({_line(error)})")
     state = getattr(error, "sqlstate", None) or ""
     if state in _STATES:
-        kind, text = _STATES[state]
-        return kind(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
+        ours, text = _STATES[state]
+        return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
     if isinstance(error, psycopg.OperationalError) and is_lost(error):
         return StoreError(
             f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
             f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
         )
-    if state == "42P01":
-        return SchemaVersionError(f"{name}: a table is missing; was the schema changed by hand? ({_line(error)})")
     return StoreError(f"{name}: {_line(error)}")
 
 
