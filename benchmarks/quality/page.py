@@ -26,8 +26,9 @@ INTRO = """# Quality
 
 Written by `make quality DATA=folder`. Every system gets the same texts and the same MiniLM embeddings; nothing but the
 embedder is a model. Our defaults were chosen on three LoCoMo conversations and on the first half of the SciFact and
-Cranfield questions; the tables show the questions that were **not** used for that. Differences are paired, case by
-case, with 95 % bootstrap intervals. To measure your own memory, see [evaluate.md](evaluate.md).
+Cranfield questions; the tables show the questions that were **not** used for that (they were looked at once before the
+recipe was final: [decision 2](decisions/0002-default-recipe.md)). Differences are paired, case by case, with 95 %
+bootstrap intervals. To measure your own memory, see [evaluate.md](evaluate.md).
 
 ![recall and nDCG of all systems](benchmarks/quality.png)
 """
