@@ -6,6 +6,7 @@ import os
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hybridmem.stores.postgres import PostgresStore
 from tests.stores.conformance import LAWS, Clock, StoreConformance
@@ -15,14 +16,17 @@ EXAMPLES = int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "4"))
 """A law asks thousands of questions per example, each a round trip: the suite runs few examples, more on demand."""
 
 
-def fewer(law):
-    return settings(LAWS, max_examples=EXAMPLES)(given(steps=STEPS)(law.hypothesis.inner_test))
+def fewer(law, **strategies):
+    return settings(LAWS, max_examples=EXAMPLES)(given(**(strategies or {"steps": STEPS}))(law.hypothesis.inner_test))
 
 
 class TestConformance(StoreConformance):
     test_as_of_equals_replaying_the_log = fewer(StoreConformance.test_as_of_equals_replaying_the_log)
     test_nothing_of_one_namespace_shows_in_another = fewer(
         StoreConformance.test_nothing_of_one_namespace_shows_in_another
+    )
+    test_decaying_often_equals_decaying_once = fewer(
+        StoreConformance.test_decaying_often_equals_decaying_once, days=st.lists(st.floats(0, 5), max_size=8)
     )
     test_export_restore_export_is_the_same = fewer(StoreConformance.test_export_restore_export_is_the_same)
 
