@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.stages import HalfLife, QualityGate, SourceDedup
+from hybridmem.stages.boost import DAY, MILLISECONDS
+from hybridmem.stages.gate import NO_FLOOR
 from hybridmem.types import ArmList, Ranking, Reader
 
 if TYPE_CHECKING:
     from hybridmem.fusion import Fusion
 
 __all__ = ["express", "fits"]
+
+_NO_FIELDS = frozenset({"text", "vector"})
+"""Names that a reader answers from the item itself, not from its fields."""
 
 
 def fits(recipe: Fusion) -> bool:
@@ -36,7 +41,7 @@ def _plain_dedup(dedup: SourceDedup) -> bool:
     return type(dedup) is SourceDedup and isinstance(dedup.key, str) and dedup.max_per_source == 1
 
 
-def express(  # one pass is the point
+def express(  # noqa: C901, PLR0912  one pass without calls is the point
     recipe: Fusion,
     lists: Sequence[ArmList],
     shares: Any,
@@ -50,30 +55,52 @@ def express(  # one pass is the point
     ones = one.items if gate is None else _passing(gate, one)
     twos = two.items if gate is None else _passing(gate, two)
     a_keys, b_keys = reader.keys(ones), reader.keys(twos)
-    found = dict(zip(b_keys, twos))  # noqa: B905
-    size = len(found)
-    items = dict(zip(a_keys, ones))  # noqa: B905
-    if size != len(b_keys) or len(items) != len(a_keys) or not items or not size:
+    a_size, b_size = len(a_keys), len(b_keys)
+    found, own = dict(zip(b_keys, twos)), dict(zip(a_keys, ones))  # noqa: B905
+    if len(found) != b_size or len(own) != a_size or not a_size or not b_size:
         return None
-    found.update(items)
-    weights = recipe.weights_for((one.name, two.name))
-    a_shares, b_shares = shares(len(a_keys), weights[0], recipe.c), shares(size, weights[1], recipe.c)
-    totals: dict[str, float] = {}
-    have = totals.get
+    found.update(own)
+    x, y = (0.5, 0.5) if recipe.weights is None else recipe.weights_for((one.name, two.name))
+    a_shares, b_shares = shares(a_size, x, recipe.c), shares(b_size, y, recipe.c)
+    totals: dict[str, float] = {}  # by best rank, then key: that breaks ties in the stable sort below
     for a, b, x, y in zip(a_keys, b_keys, a_shares, b_shares):  # noqa: B905  the longer one goes on below
-        if a < b:
-            totals[a] = have(a, 0.0) + x
-            totals[b] = have(b, 0.0) + y
+        if a in totals:
+            totals[a] += x
+            totals[b] = totals[b] + y if b in totals else y
+        elif b in totals:
+            totals[b] += y
+            totals[a] = x
+        elif a < b:
+            totals[a] = x
+            totals[b] = y
+        elif a == b:
+            totals[a] = x + y
         else:
-            totals[b] = have(b, 0.0) + y
-            totals[a] = have(a, 0.0) + x
-    if len(a_keys) != size:
-        both = min(len(a_keys), size)
-        longer, more = (a_keys, a_shares) if size == both else (b_keys, b_shares)
+            totals[b] = y
+            totals[a] = x
+    if a_size != b_size:
+        both = min(a_size, b_size)
+        longer, more = (a_keys, a_shares) if a_size > both else (b_keys, b_shares)
         for key, share in zip(longer[both:], more[both:]):  # noqa: B905
-            totals[key] = have(key, 0.0) + share
+            totals[key] = totals[key] + share if key in totals else share
+    order = sorted(totals, key=totals.__getitem__, reverse=True)
+    quick = None
+    if recipe.dedup is not None and recipe.boost is not None:
+        quick = _thinned_and_boosted(order, totals, found, reader, recipe, now)
+    if quick is not None:
+        totals, order = quick, sorted(quick, key=quick.__getitem__, reverse=True)
+    else:
+        totals, order = _by_columns(order, totals, found, reader, recipe, now)
+    if k is not None:
+        order = order[:k]
+    return Ranking(order, [found[key] for key in order], [totals[key] for key in order])
+
+
+def _by_columns(
+    order: list[str], totals: dict[str, float], found: dict[str, Any], reader: Reader, recipe: Fusion, now: float
+) -> tuple[dict[str, float], list[str]]:
+    """Dedup, then boost, each over a whole column."""
     item_of = found.__getitem__
-    order = sorted(totals, key=have, reverse=True)  # type: ignore[arg-type]
     if recipe.dedup is not None:
         seen: set[Any] = set()
         sources = reader.column(list(map(item_of, order)), recipe.dedup.key)  # type: ignore[arg-type]
@@ -86,14 +113,49 @@ def express(  # one pass is the point
         scores = list(map(totals.__getitem__, order))
         totals = dict(zip(order, recipe.boost.boosted(scores, values, now)))  # type: ignore[union-attr]  # noqa: B905
         order = sorted(totals, key=totals.__getitem__, reverse=True)
-    if k is not None:
-        order = order[:k]
-    return Ranking(order, list(map(item_of, order)), list(map(totals.__getitem__, order)))
+    return totals, order
+
+
+def _thinned_and_boosted(
+    order: list[str], totals: dict[str, float], found: dict[str, Any], reader: Any, recipe: Any, now: float
+) -> dict[str, float] | None:
+    """Dedup and boost in one loop, for readers that show an item's fields as a mapping (`fields`).
+
+    Only where every item has a source and a date in plain epoch seconds, as most stores give them; else None, and
+    the columns decide.
+    """
+    fields_of = getattr(reader, "fields", None)
+    source_key, date_key, boost = recipe.dedup.key, recipe.boost.field, recipe.boost
+    if fields_of is None or source_key in _NO_FIELDS or date_key in _NO_FIELDS:
+        return None
+    strength, rate = boost.strength, -1.0 / (boost.half_life * DAY)
+    boosted: dict[str, float] = {}
+    claimed: dict[Any, str] = {}
+    claim = claimed.setdefault
+    try:
+        for key in order:
+            fields = fields_of(found[key])
+            source = fields.get(source_key)
+            if claim(source, key) is not key:
+                continue
+            when = fields.get(date_key)
+            if when < now:
+                boosted[key] = totals[key] * (1.0 + strength * 2.0 ** ((now - when) * rate))
+            elif now <= when < MILLISECONDS:
+                boosted[key] = totals[key] * (1.0 + strength)
+            else:
+                return None
+    except (TypeError, OverflowError):
+        return None  # a date that is no number
+    return None if None in claimed else boosted
 
 
 def _passing(gate: QualityGate, arm: ArmList) -> Sequence[Any]:
-    scores = arm.scores
+    scores, floor = arm.scores, gate.floor
     if not scores:
         return arm.items
-    bound = gate.bound(arm.name, max(scores) if gate.relative is not None else 0.0)
-    return [item for item, score in zip(arm.items, scores) if score >= bound]  # noqa: B905
+    if gate.relative is None and type(floor) is dict:
+        floor = floor.get(arm.name, NO_FLOOR)
+    else:
+        floor = gate.bound(arm.name, max(scores))
+    return [item for item, score in zip(arm.items, scores) if score >= floor]  # noqa: B905

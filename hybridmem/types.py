@@ -125,7 +125,11 @@ class Ranking(NamedTuple):
 
 
 class Reader(Protocol):
-    """How a fusion looks inside the items it ranks: whole columns at a time, because that is what is fast."""
+    """How a fusion looks inside the items it ranks: whole columns at a time, because that is what is fast.
+
+    A reader may also have `fields`, a function from one item to the mapping its columns (but text and vector) are
+    read from: the express lane then reads each item once.
+    """
 
     def keys(self, items: Sequence[Any], /) -> list[str]:
         """The identity of each item: equal keys are the same result."""

@@ -18,8 +18,6 @@ __all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata
 IdKey = str | Callable[[Document], Hashable] | None
 """What tells two documents apart: a metadata key, a function of the document, or None for `Document.id`, then text."""
 
-_ID = attrgetter("id")
-_TEXT = attrgetter("page_content")
 _METADATA = attrgetter("metadata")
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
 _SHOWN = ("score", "hybridmem", "degraded")
@@ -35,6 +33,9 @@ class DocumentReader:
     """
 
     __slots__ = ("_id_key", "_lists", "_merged", "_names")
+
+    fields = _METADATA
+    """Where a document's fields are found: the fusion's express lane reads them one document at a time."""
 
     def __init__(self, id_key: IdKey = None) -> None:
         self._id_key = id_key
@@ -57,30 +58,31 @@ class DocumentReader:
 
     def keys(self, items: Sequence[Document], /) -> list[str]:
         """The identity of each document."""
-        keys = self._own(items)
-        if None not in keys:
+        keys = [item.id for item in items] if self._id_key is None else self._own(items)
+        if all(keys):  # much faster than looking for None; an empty id goes the long way
             return keys  # type: ignore[return-value]
-        name = self._names.get
-        texts = map(_TEXT, items)
-        return [name(text, text) if key is None else key for key, text in zip(keys, texts, strict=True)]
+        names = self._names
+        if not names:
+            return [item.page_content if key is None else key for item, key in zip(items, keys, strict=True)]
+        texts = [item.page_content for item in items]
+        return [names.get(text, text) if key is None else key for key, text in zip(keys, texts, strict=True)]
 
     def _own(self, items: Sequence[Document]) -> list[str | None]:
         """Each document's own id, None where it has none."""
         id_key = self._id_key
         if id_key is None:
-            return list(map(_ID, items))
-        if callable(id_key):
-            given: list[Any] = list(map(id_key, items))
-        else:
-            given = [metadata.get(id_key) for metadata in map(_METADATA, items)]
+            return [item.id for item in items]
+        given: list[Any] = (
+            list(map(id_key, items)) if callable(id_key) else [item.metadata.get(id_key) for item in items]
+        )
         return [item.id if key is None else str(key) for item, key in zip(items, given, strict=True)]
 
     def column(self, items: Sequence[Document], name: str, /) -> list[Any]:
         """One field of each document, None where it has none."""
         if name == "text":
-            return list(map(_TEXT, items))
-        values = [metadata.get(name) for metadata in map(_METADATA, items)]
-        if None not in values:
+            return [item.page_content for item in items]
+        values = [item.metadata.get(name) for item in items]
+        if all(values):
             return values
         known = [self._all()[key] for key in self.keys(items)] if self._lists else list(map(_METADATA, items))
         also = "source" if name == "source_id" else name

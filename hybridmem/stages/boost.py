@@ -81,7 +81,7 @@ class HalfLife:
         try:
             plain = max(values) < MILLISECONDS  # a column of epoch seconds needs no reading
             return self._factored(scores, values if plain else list(map(_seconds, values)), now)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return self._factored(scores, list(map(_seconds, values)), now)
 
     def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:

@@ -14,7 +14,7 @@ from hybridmem.types import ArmList, Context
 __all__ = ["QualityGate"]
 
 Floor = float | Mapping[str, float] | None
-_NO_FLOOR = -math.inf
+NO_FLOOR = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class QualityGate:
             floor = floor.get(arm)
         if type(share) is dict:
             share = share.get(arm)
-        bound: float = _NO_FLOOR if floor is None else floor
+        bound: float = NO_FLOOR if floor is None else floor
         return bound if share is None else max(bound, share * best)
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
