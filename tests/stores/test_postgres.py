@@ -12,7 +12,7 @@ from hybridmem.stores.postgres import PostgresStore
 from tests.stores.conformance import LAWS, Clock, StoreConformance
 from tests.stores.model import STEPS
 
-EXAMPLES = int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "3"))
 """A law asks thousands of questions per example, each a round trip: the suite runs few examples, more on demand."""
 
 

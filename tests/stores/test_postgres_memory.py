@@ -136,7 +136,7 @@ def play(memory, steps, clock):
 
 class TestSameAnswers:
     @settings(
-        max_examples=int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "12")),
+        max_examples=int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "8")),
         deadline=None,
         derandomize=True,
         database=None,
@@ -212,8 +212,8 @@ class TestSameAnswers:
     def test_a_hub_with_many_neighbours_is_bounded(self, pair):
         both, _ = pair
         for memory in both:
-            memory.add_many([{"text": "hub", "id": "hub"}, *({"text": f"leaf {n}", "id": f"l{n}"} for n in range(600))])
-            memory.store.link([Edge("hub", f"l{n}", weight=1 / (1 + n)) for n in range(600)])
+            memory.add_many([{"text": "hub", "id": "hub"}, *({"text": f"leaf {n}", "id": f"l{n}"} for n in range(300))])
+            memory.store.link([Edge("hub", f"l{n}", weight=1 / (1 + n)) for n in range(300)])
         same(*(memory.search_arm("graph", "hub", k=20) for memory in both))
 
 
@@ -263,10 +263,10 @@ class TestSettings:
     def test_hnsw_walks_on_until_enough_pass(self, pg_url, pg_server, prefix):
         url = pg_server.database()
         rng = np.random.default_rng(3)
-        vectors = rng.standard_normal((1500, 8)).astype(np.float32)
+        vectors = rng.standard_normal((800, 8)).astype(np.float32)
         with PostgresStore(url, exact_below=100, prefix=prefix, ef_search=40) as store:
             for name in ("a", "b"):
-                memories = [Memory(f"text {n}", id=f"m{n}", type="rare" if n % 100 == 0 else "") for n in range(1500)]
+                memories = [Memory(f"text {n}", id=f"m{n}", type="rare" if n % 50 == 0 else "") for n in range(800)]
                 store.put(memories, namespace=name, vectors=list(vectors))
             store.build_vector_index(8)
             store.build_vector_index(8)
@@ -284,8 +284,8 @@ class TestSettings:
             rare = store.choose(view=View("a"), filter={"type": "rare"})
             found = space.search("vector", Ask("", query, rare), k=10)
             assert len(found.ids) == 10
-            assert all(int(id_[1:]) % 100 == 0 for id_ in found.ids)
-            assert len(space.search("vector", Ask("", query, rare), k=50).ids) == 15
+            assert all(int(id_[1:]) % 50 == 0 for id_ in found.ids)
+            assert len(space.search("vector", Ask("", query, rare), k=50).ids) == 16
             if prefix is None:
                 with pytest.raises(ConfigError, match="2000"):
                     store.build_vector_index(3000)

@@ -159,7 +159,7 @@ class Database:
                     return work(Conn(raw))
                 finally:
                     self._give(pool, raw)
-            except (psycopg.OperationalError, PoolTimeout) as error:
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if not is_lost(error) or not self._renewed(start, deadline):
                     raise explain(error, self.name) from error
             except (psycopg.Error, TooManyRequests) as error:
@@ -228,7 +228,7 @@ class Database:
                         raw.execute("ROLLBACK")
                     self._give(pool, raw)
                     raise
-            except (psycopg.OperationalError, PoolTimeout) as error:
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if not is_lost(error) or not self._renewed(start, deadline):
                     raise
             else:
@@ -323,7 +323,7 @@ def explain(error: BaseException, name: str, /) -> StoreError:
     if state in _STATES:
         ours, text = _STATES[state]
         return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
-    if isinstance(error, psycopg.OperationalError) and is_lost(error):
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
         return StoreError(
             f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
             f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
