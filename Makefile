@@ -6,6 +6,8 @@ UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
 SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
 RIGOUR := tests/core/test_fusion.py tests/core/test_stages.py tests/core/test_prior.py tests/core/test_explain.py tests/core/test_fanout.py
 
+unexport PYTHONDONTWRITEBYTECODE  # compiled once, every later import is quick
+
 .PHONY: demo test coverage lint types bench quality docs browser clean help
 
 help:  ## this list

@@ -286,7 +286,8 @@ class Fusion:
 
     def share(self, score: float, /) -> float:
         """A score as people see it: its share of the best score possible, in (0, 1]."""
-        return min(1.0, max(1e-9, score / self._best))
+        ratio = score / self._best
+        return 1.0 if ratio > 1 - 1e-12 else max(1e-9, ratio)  # the best is 1, whatever rounding made of it
 
     def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
         weights = self.weights_for([arm.name for arm in lists])

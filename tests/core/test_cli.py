@@ -150,9 +150,15 @@ def test_every_command_has_help_and_an_example(capsys):
     assert capsys.readouterr().out.startswith("hybridmem 0.")
 
 
+AS_TYPED = (  # a shell's background jobs ignore Ctrl-C; what a person types does not
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from hybridmem.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
 def start(folder, *words, **more):
     return subprocess.Popen(
-        [sys.executable, "-m", "hybridmem.cli", words[0], "--embedder", "none", *words[1:]],
+        [sys.executable, "-c", AS_TYPED, words[0], "--embedder", "none", *words[1:]],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
     )  # fmt: skip
 
