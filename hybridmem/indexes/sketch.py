@@ -5,7 +5,7 @@ only the few rows that it cannot rule out are looked at in full. Two layers, eac
 
 short   the first numbers of each vector: of a Matryoshka embedding as it is, of any other one after turning it so that
         they carry most of its length. What is left out adds at most |x_rest|·|q_rest| (Cauchy-Schwarz).
-whole   all numbers, one byte each, by a SIMD library (pip install 'hybridmem[simd]'):
+whole   all numbers, one byte each, by a SIMD library (pip install 'hybridmem[fast]'):
         |x·q − code(x)·code(q)| ≤ |x − code(x)|·|q| + |q − code(q)|·|code(x)|.
 
 Vectors that no turning makes shorter (random ones) have the second layer only. A Matryoshka prefix that the user gave
@@ -26,7 +26,8 @@ from hybridmem.indexes._simd import Kernel, Packed, kernel
 
 __all__ = ["Layer", "Sketch", "make"]
 
-_CHUNK = 8192
+_CHUNK = 1024  # rows worked on at once: few enough for the cache
+_PIECE = 8192  # rows packed at once
 _SAMPLE = 4096
 _ENERGY = 0.66  # a turned prefix must carry this share of the squared length, or too few rows are ruled out
 _LOOKS = 64  # rows looked at in full to know the score to beat
@@ -57,18 +58,22 @@ class Layer(NamedTuple):
         if self.scale is None:
             self.table[part], self.missed[part] = rows, 1e-6
             return self
-        step = np.maximum(np.abs(rows).max(axis=1), _TINY) / np.float32(127)
-        code = np.rint(rows / step[:, None])
-        near = code * step[:, None]
+        step = np.maximum(np.maximum(rows.max(axis=1), -rows.min(axis=1)), _TINY) / np.float32(127)
+        code = rows / step[:, None]
+        np.rint(code, out=code)
         self.table[part], self.scale[part] = code, step
-        self.missed[part] = np.sqrt(((rows - near) ** 2).sum(axis=1)) + 1e-6
-        return self._replace(reach=max(self.reach, float(np.sqrt((near * near).sum(axis=1).max()))))
+        code *= step[:, None]
+        code -= rows
+        missed = np.sqrt(np.einsum("ij,ij->i", code, code)) + np.float32(1e-6)
+        self.missed[part] = missed
+        longest = np.sqrt(np.einsum("ij,ij->i", rows, rows).max()) + missed.max()
+        return self._replace(reach=max(self.reach, float(longest)))
 
     def laid_out(self, end: int, /) -> Layer:
         """The layer with what has gathered since its last piece packed, when that is worth it."""
         run = kernel() if self.table.shape[1] <= _PACKED else None
         start = self.packed[-1][0] if self.packed else 0
-        if run is None or run.pack is None or self.scale is None or end - start < _CHUNK:
+        if run is None or run.pack is None or self.scale is None or end - start < _PIECE:
             return self
         return self._replace(packed=(*self.packed, (end, run.pack(np.ascontiguousarray(self.table[start:end])))))
 
@@ -106,7 +111,8 @@ class Sketch(NamedTuple):
             rows = matrix[part]
             if short is not None:
                 turned = self._turned(rows, short.table.shape[1])
-                rest[part] = np.sqrt(np.maximum((rows * rows).sum(axis=1) - (turned * turned).sum(axis=1), 0.0))
+                left = np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", turned, turned)
+                rest[part] = np.sqrt(np.maximum(left, 0.0)) + np.float32(1e-6)
                 short = short.filled(turned, part)
             if whole is not None:
                 whole = whole.filled(rows, part)

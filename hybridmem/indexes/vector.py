@@ -26,6 +26,7 @@ from hybridmem.types import Hits
 __all__ = ["VectorIndex"]
 
 _FEW = 512  # so few rows are simply looked at in full
+_PATIENCE = 8  # searches that read a large matrix in full before a sketch of it is made
 _UNIT = 1e-6  # how far from 1 the squared length of a float32 unit vector may be
 
 
@@ -55,6 +56,7 @@ class VectorIndex:
         self._rows: dict[str, int] = {}
         self._now: tuple[Picture, Sketch | None] = (_matrix.empty(dim), None)
         self._asked: tuple[frozenset[str], Rows] | None = None
+        self._scans = self._tried = 0
 
     @property
     def dim(self) -> int | None:
@@ -122,13 +124,27 @@ class VectorIndex:
         self._now, self._asked = (picture, self._sketched(picture)), None
 
     def _sketched(self, picture: Picture) -> Sketch | None:
-        """The sketch of this picture: grown by the new rows, or made anew when the rows have doubled or moved."""
+        """The sketch grown by the new rows; none when the rows have moved or doubled: one is made again by searches."""
         before, sketch = self._now
-        if self._compact_from is None or picture.n * (self._dim or 0) * 4 < self._compact_from:
-            return None
         if sketch is None or picture.n < before.n or picture.n >= 2 * sketch.fitted:
-            return make(picture.matrix[: picture.n], prefix=self._prefix)
+            return None
         return sketch.grow(picture.matrix, before.n, picture.n)
+
+    def _consider(self) -> None:
+        """Make a sketch once a few searches have read the whole of a large matrix: it takes as long as dozens."""
+        picture, sketch = self._now
+        large = self._compact_from is not None and picture.n * (self._dim or 0) * 4 >= self._compact_from
+        if sketch is not None or not large or picture.n < 2 * self._tried:
+            return
+        self._scans += 1
+        if self._scans <= _PATIENCE:
+            return
+        with self._lock:
+            picture, sketch = self._now
+            if sketch is None:
+                sketch = make(picture.matrix[: picture.n], prefix=self._prefix)
+                self._now, self._scans = (picture, sketch), 0
+                self._tried = picture.n if sketch is None else 0
 
     def _checked(self, vectors: list[Any], keys: list[str]) -> Vector:
         """Vectors as unit rows of the one dimension this index has."""
@@ -140,7 +156,11 @@ class VectorIndex:
                 raise EmbeddingError(f"the vector of {key!r} has dimension {len(vector)}, expected {dim}")
         rows = np.empty((len(vectors), dim), np.float32)
         for start in range(0, len(vectors), 4096):  # in parts: a whole load in float64 would take twice its size
-            part = np.asarray(vectors[start : start + 4096], dtype=np.float64)
+            part = np.asarray(vectors[start : start + 4096])
+            if part.dtype == np.float32 and (np.abs(np.einsum("ij,ij->i", part, part) - 1.0) < _UNIT).all():
+                rows[start : start + 4096] = part  # an embedder's own: of length 1 already
+                continue
+            part = part.astype(np.float64)
             finite = np.isfinite(part).all(axis=1)
             if not finite.all():
                 raise EmbeddingError(
@@ -155,6 +175,7 @@ class VectorIndex:
         """The k most similar ids, among `allowed` when given. The same frozenset asked again costs nothing extra."""
         if k < 1:
             raise ConfigError(f"k must be at least 1, not {k!r}")
+        self._consider()
         (picture, sketch), rows = (self._now, None) if allowed is None else self._allowed(allowed)
         if picture.n == len(picture.dead) or (rows is not None and not len(rows)):
             return Hits([], [])

@@ -1,6 +1,8 @@
 """VectorIndex: equal to a naive search after any history, with or without a sketch, and never half of an update."""
 
+import sys
 import threading
+import types
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
@@ -14,6 +16,13 @@ from hybridmem.indexes import _simd, sketch
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.vector import VectorIndex
 from hybridmem.types import Edge, Memory
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Sketches are made at the first search, not after some."""
+    monkeypatch.setattr("hybridmem.indexes.vector._PATIENCE", 0)
+
 
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
@@ -125,12 +134,16 @@ def test_a_sketch_gives_what_the_whole_matrix_gives(rows, simd, k, monkeypatch):
     assert made is None or (made.short is not None) is (rows is CLUSTERED)
 
 
-def with_kernel(monkeypatch, simd):
-    import simsimd
+def plain_cdist(query, rows, metric):
+    """What simsimd.cdist gives, slowly."""
+    assert metric == "dot"
+    return query.astype(float) @ rows.astype(float).T
 
+
+def with_kernel(monkeypatch, simd):
     kernels = {
         "numkong": _simd.kernel(),
-        "simsimd": _simd.Kernel(lambda query, rows: simsimd.cdist(query, rows, "dot")),
+        "simsimd": _simd.Kernel(lambda query, rows: plain_cdist(query, rows, "dot")),
         "none": None,
     }
     monkeypatch.setattr(sketch, "kernel", lambda: kernels[simd])
@@ -139,6 +152,7 @@ def with_kernel(monkeypatch, simd):
 def test_a_sketch_follows_adds_updates_and_removals():
     rows = clustered(9000)
     compact, plain = filled(rows[:2000], compact_from=0), filled(rows[:2000], compact_from=None)
+    compact.search(rows[0], k=1)
     assert compact._now[1].short is not None
     for index in (compact, plain):
         index.apply(put(number, f"m{number}", rows[number], 5) for number in range(2000, 3500))
@@ -152,6 +166,36 @@ def test_a_sketch_follows_adds_updates_and_removals():
     assert again.search(rows[3], k=3) == compact.search(rows[3], k=3)
 
 
+def test_a_sketch_is_made_only_when_it_will_pay(monkeypatch):
+    monkeypatch.setattr("hybridmem.indexes.vector._PATIENCE", 2)
+    rows = clustered(600)
+    index = filled(rows, compact_from=0)
+    for expected in (False, False, True):
+        assert index.search(rows[0], k=1).ids == ["m0"]
+        assert (index._now[1] is not None) is expected
+    index.apply(put(700 + number, f"n{number}", row) for number, row in enumerate(rows))
+    assert index._now[1] is None  # the rows have doubled: it is made anew, after a while
+    hopeless = filled(scattered(600), compact_from=0)
+    with_kernel(monkeypatch, "none")
+    tries = []
+    monkeypatch.setattr("hybridmem.indexes.vector.make", lambda *_, **__: tries.append(1))
+    for _ in range(9):
+        hopeless.search(rows[0], k=1)
+    assert len(tries) == 1
+
+
+def test_rows_are_loaded_at_once():
+    rows = scattered(50)
+    ids, times = [f"m{number}" for number in range(50)], [float(number) for number in range(50)]
+    expected = filled(rows).search(rows[7], k=3)
+    for scale in (1, 3):
+        index = VectorIndex()
+        index.load(list(ids), rows * scale, times, watermark=77)
+        assert (len(index), index.watermark) == (50, 77)
+        assert index.search(rows[7], k=3).ids == expected.ids
+    assert index.score(rows[7], ["m7"]) == pytest.approx([1.0])
+
+
 def test_a_matryoshka_prefix_is_searched_first():
     """Vectors whose first 16 numbers carry most of their length, as a Matryoshka model makes them."""
     random = np.random.default_rng(0)
@@ -159,10 +203,17 @@ def test_a_matryoshka_prefix_is_searched_first():
     rows = unit(random.standard_normal((3000, 64)) * weight)
     asked = unit(random.standard_normal((20, 64)) * weight)
     short, plain = filled(rows, prefix=16, compact_from=0), filled(rows, compact_from=None)
-    assert short._now[1].short.table.shape[1] == 16
     recalls = [len({*short.search(q, k=10).ids} & {*plain.search(q, k=10).ids}) / 10 for q in asked]
+    assert short._now[1].short.table.shape[1] == 16
     assert np.mean(recalls) >= 0.98
     assert short.search(asked[0], k=1).scores == plain.search(asked[0], k=1).scores
+
+
+def test_ever_more_of_the_same_score_are_still_ranked():
+    """More candidates than are rescored at once, all alike: the newest come first."""
+    index = VectorIndex()
+    index.apply(put(number + 1, f"m{number:05}", [1.0, 0.0], number % 5) for number in range(9000))
+    assert index.search([1.0, 0.0], k=2).ids == ["m00004", "m00009"]
 
 
 def test_a_sketch_of_equal_vectors_keeps_the_order_of_ties():
@@ -174,33 +225,23 @@ def test_a_sketch_of_equal_vectors_keeps_the_order_of_ties():
 
 
 def test_the_kernel_falls_back_in_order(monkeypatch):
-    import builtins
-    import sys
-
-    real = builtins.__import__
-
-    def without(*names):
-        def load(name, *args, **kwargs):
-            if name in names:
-                raise ImportError(name)
-            return real(name, *args, **kwargs)
-
-        return load
-
     rows, query = np.arange(12, dtype=np.int8).reshape(4, 3), np.array([[1, -1, 2]], np.int8)
     expected = (rows.astype(int) @ query[0].astype(int)).tolist()
-    for missing, packs in (((), True), (("numkong",), False), (("numkong", "simsimd"), None)):
-        _simd.kernel.cache_clear()
-        for name in missing:
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setattr(builtins, "__import__", without(*missing))
-        found = _simd.kernel()
-        monkeypatch.undo()
+    simsimd = types.ModuleType("simsimd")
+    simsimd.cdist = plain_cdist
+    for modules, packs in (({}, True), ({"numkong": None}, False), ({"numkong": None, "simsimd": None}, None)):
+        with monkeypatch.context() as patch:
+            for name, module in {"simsimd": simsimd, **modules}.items():
+                patch.setitem(sys.modules, name, module)
+            _simd.kernel.cache_clear()
+            found = _simd.kernel()
         assert (found and found.pack is not None) is packs
         if found is not None:
             assert found.dots(query, rows, ()).tolist() == expected
         if packs:
-            assert found.dots(query, rows, ((2, found.pack(rows[:2].copy())),)).tolist() == expected
+            piece = found.pack(rows[:2].copy())
+            assert found.dots(query, rows, ((2, piece),)).tolist() == expected
+            assert found.dots(query, rows[:1], ((2, piece),)).tolist() == expected[:1]
     _simd.kernel.cache_clear()
 
 
