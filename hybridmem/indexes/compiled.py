@@ -20,7 +20,7 @@ from hybridmem.indexes.segments import Floats, Rows
 
 __all__ = ["NumbaKernels"]
 
-_WINDOW = 512
+_WINDOW = 2048
 _FAR = np.int64(1 << 40)
 _PRIME = 8192
 """A heavy term with at most so many rows is looked through first, for a floor to start from ..."""
@@ -140,11 +140,13 @@ def _thin(sums, touched, seen, least, base, fit, filtered):
     kept = 0
     for i in range(seen):
         slot = touched[i]
-        if sums[slot] >= least and (not filtered or fit[base + slot]):
-            touched[kept] = slot
-            kept += 1
-        else:
-            sums[slot] = 0.0
+        total = sums[slot]
+        stays = total >= least
+        if filtered:
+            stays = stays and fit[base + slot]
+        touched[kept] = slot  # no branch on the score: it would be guessed wrong half of the time
+        kept += stays
+        sums[slot] = total if stays else 0.0
     return kept
 
 

@@ -42,17 +42,21 @@ class Lists(NamedTuple):
 def find(state: State, numbers: list[int], curve: Curve, /) -> list[Lists]:
     """Where the postings of the wanted terms are, and how many living rows hold each."""
     lists: list[Lists] = []
-    deaths = state.deaths
     for segment in state.segments:
-        lows, highs, bounds, living = [], [], [], []
-        for number in numbers:
-            low, high, most, shortest = segment.find(number)
-            lows.append(low)
-            highs.append(high)
-            bounds.append(curve.at(most, shortest) if high else 0.0)
-            living.append(deaths.count(segment, number, low, high) if deaths is not None and high else high - low)
-        if any(highs):
-            lists.append(Lists(segment.rows, segment.codes, curve.table(segment), lows, highs, bounds, living))
+        slices = segment.find(numbers)
+        lows = [low for low, _, _, _ in slices]
+        highs = [high for _, high, _, _ in slices]
+        if not any(highs):
+            continue
+        bounds = [curve.at(most, shortest) if high else 0.0 for _, high, most, shortest in slices]
+        if state.deaths is None:
+            living = [high - low for low, high, _, _ in slices]
+        else:
+            living = [
+                state.deaths.count(segment, number, low, high) if high else 0
+                for number, (low, high, _, _) in zip(numbers, slices, strict=True)
+            ]
+        lists.append(Lists(segment.rows, segment.codes, curve.table(segment), lows, highs, bounds, living))
     if state.size > state.tail.start:
         lists.extend(_tail(state, numbers, curve))
     return lists
@@ -78,31 +82,32 @@ def _tail(state: State, numbers: list[int], curve: Curve) -> Iterator[Lists]:
 
 def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | None:
     """The query's known terms, heaviest first: the order in which contributions are added up, always the same."""
-    vocabulary = state.vocabulary
-    known = [(term, times, vocabulary[term]) for term, times in query.items() if term in vocabulary]
-    lists = find(state, [number for _, _, number in known], curve)
-    ranked: list[tuple[float, str, int]] = []
-    for i, (term, times, _) in enumerate(known):
-        living = sum(part.living[i] for part in lists)
-        if living:
-            ranked.append((-idf(state.count, living) * times, term, i))
+    number_of = state.vocabulary.get
+    known = [(term, number) for term in query if (number := number_of(term)) is not None]
+    lists = find(state, [number for _, number in known], curve)
+    if not lists:
+        return None
+    living = lists[0].living if len(lists) == 1 else list(map(sum, zip(*(part.living for part in lists), strict=True)))
+    count = state.count
+    ranked = sorted(
+        [
+            (-idf(count, held) * query[term], term, i)
+            for i, ((term, _), held) in enumerate(zip(known, living, strict=True))
+            if held
+        ]
+    )
     if not ranked:
         return None
-    ranked.sort()
     weights = [-weight for weight, _, _ in ranked]
     places = [i for _, _, i in ranked]
-    parts = [
-        Part(
-            part.rows,
-            part.codes,
-            part.table,
-            np.array([part.lows[i] for i in places]),
-            np.array([part.highs[i] for i in places]),
-            np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)]),
-        )
-        for part in lists
-    ]
+    parts = [_part(part, places, weights) for part in lists]
     return Plan([term for _, term, _ in ranked], np.array(weights), parts)
+
+
+def _part(part: Lists, places: list[int], weights: list[float]) -> Part:
+    slices = np.array([[part.lows[i] for i in places], [part.highs[i] for i in places]], np.int64)
+    bounds = np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)])
+    return Part(part.rows, part.codes, part.table, slices[0], slices[1], bounds)
 
 
 def order(rows: Rows, scores: Floats, state: State, /, *, k: int) -> Hits:
@@ -111,12 +116,12 @@ def order(rows: Rows, scores: Floats, state: State, /, *, k: int) -> Hits:
         kept = _first(scores, rows, state, k)
         rows, scores = rows[kept], scores[kept]
     ids = state.ids
-    best = sorted(
-        (-score, -stamp, ids[row])
-        for score, stamp, row in zip(scores.tolist(), state.stamps[rows].tolist(), rows.tolist(), strict=True)
-    )
+    best = sorted(zip(scores.tolist(), rows.tolist(), strict=True), reverse=True)
+    if len({score for score, _ in best}) < len(best):
+        stamps = state.stamps
+        best.sort(key=lambda hit: (-hit[0], -stamps[hit[1]], ids[hit[1]]))
     del best[k:]
-    return Hits([item[2] for item in best], [-item[0] for item in best])
+    return Hits([ids[row] for _, row in best], [score for score, _ in best])
 
 
 def _first(scores: Floats, rows: Rows, state: State, k: int) -> npt.NDArray[np.intp]:

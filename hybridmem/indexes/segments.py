@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +21,21 @@ Rows = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class Slice(NamedTuple):
-    """One term in a segment: its postings `low:high`, and what bounds their contribution to any score."""
+Slice = tuple[int, int, float, float]
+"""One term in a segment: where its postings begin and end, the highest frequency of its rows, their shortest length.
 
-    low: int
-    high: int
-    most: float
-    """No row has a higher frequency ..."""
-    shortest: float
-    """... and none is shorter."""
+The last two together bound what the term can add to any score.
+"""
 
-
-_ABSENT = Slice(0, 0, 0.0, 0.0)
-_MEMO = 1 << 16
+_ABSENT: Slice = (0, 0, 0.0, 0.0)
 _FEW = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Postings of a range of rows: term `terms[i]` owns the slice `starts[i]:starts[i + 1]` of `rows` and `codes`.
+
+    Where nearly all terms occur, `terms` simply counts, and a term that does not occur has an empty slice.
 
     A code stands for a pair of (weighted frequency, length of the row). There are few such pairs, so that a query
     saturates each pair once and every posting is then one look-up in a small table: exact, and two bytes a posting.
@@ -53,23 +50,27 @@ class Segment:
     most: Floats
     shortest: Floats
     key: int = field(default_factory=_next_key, compare=False)
-    memo: dict[int, Slice] = field(default_factory=dict, compare=False, repr=False)
+    _views: tuple[memoryview, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Plain Python numbers come out of a memoryview several times faster than out of an array.
+        arrays: tuple[Any, ...] = (self.terms, self.starts, self.most, self.shortest)
+        views = tuple(memoryview(array) for array in arrays)
+        object.__setattr__(self, "_views", views)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def find(self, term: int, /) -> Slice:
-        """Where a term's postings are, and the bounds of its rows; remembered, since terms come back."""
-        found = self.memo.get(term)
-        if found is None:
-            if len(self.memo) >= _MEMO:
-                self.memo.clear()
-            at = int(self.terms.searchsorted(np.int32(term)))
-            found = _ABSENT
-            if at < len(self.terms) and self.terms[at] == term:
-                places = int(self.starts[at]), int(self.starts[at + 1])
-                found = Slice(*places, float(self.most[at]), float(self.shortest[at]))
-            self.memo[term] = found
+    def find(self, wanted: Iterable[int], /) -> list[Slice]:
+        """Where each wanted term's postings are, and the bounds of its rows."""
+        terms, starts, most, shortest = self._views
+        size = len(terms)
+        every = size > 0 and terms[size - 1] == size - 1
+        found: list[Slice] = []
+        for term in wanted:
+            at = term if every else bisect_left(terms, term)
+            here = at < size and terms[at] == term and starts[at] < starts[at + 1]
+            found.append((starts[at], starts[at + 1], most[at], shortest[at]) if here else _ABSENT)
         return found
 
 
@@ -145,17 +146,27 @@ def merge(segments: Sequence[Segment], /, *, alive: npt.NDArray[np.bool_] | None
 def _assemble(terms: Ints, rows: Rows, codes: Codes, frequencies: Floats, lengths: Floats) -> Segment:
     """The segment of postings that are already sorted by term and row."""
     first = _firsts(terms)
-    some = len(first) > 0
-    return Segment(
-        terms=terms[first].astype(np.int32),
-        starts=np.append(first, len(terms)).astype(np.int64),
-        rows=rows,
-        codes=codes,
-        frequencies=frequencies,
-        lengths=lengths,
-        most=np.maximum.reduceat(frequencies[codes], first) if some else np.zeros(0),
-        shortest=np.minimum.reduceat(lengths[codes], first) if some else np.zeros(0),
-    )
+    names = terms[first].astype(np.int32)
+    counts = np.diff(np.append(first, len(terms)))
+    most, shortest = np.zeros(0), np.zeros(0)
+    if len(first):
+        most = np.maximum.reduceat(frequencies[codes], first)
+        shortest = np.minimum.reduceat(lengths[codes], first)
+        if int(names[-1]) < 2 * len(names):  # nearly all terms: a row for each, so that its number is its place
+            names, counts, most, shortest = _spread(names, counts, most, shortest)
+    starts = np.append(0, counts.cumsum()).astype(np.int64)
+    return Segment(names, starts, rows, codes, frequencies, lengths, most, shortest)
+
+
+def _spread(names: Rows, *columns: Any) -> Any:
+    """Columns with a row for every number up to the last name, 0 where there was none."""
+    size = int(names[-1]) + 1
+    spread = [np.arange(size, dtype=np.int32)]
+    for column in columns:
+        whole = np.zeros(size, column.dtype)
+        whole[names] = column
+        spread.append(whole)
+    return spread
 
 
 def _firsts(values: Ints) -> npt.NDArray[np.intp]:

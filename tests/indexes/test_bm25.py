@@ -216,6 +216,33 @@ def test_any_interleaving_of_writes_scores_exactly():
     run_state_machine_as_test(Interleaved, settings=settings(max_examples=40, stateful_step_count=25))
 
 
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("seed", range(6))
+def test_long_lives_score_exactly(seed):
+    """Many words, most of them in few texts: terms that vanish from a segment, and come back."""
+    rng = random.Random(seed)
+
+    def text():
+        return " ".join(f"w{int(rng.expovariate(0.1))}" for _ in range(rng.randint(0, 12)))
+
+    index, documents = BM25Index(b=rng.choice((0.75, 1.0)), accelerate=False), {}
+    for _ in range(250):
+        dice = rng.random()
+        name = f"d{rng.randrange(60)}"
+        if dice < 0.45:
+            documents[name] = text()
+            index.add(name, documents[name])
+        elif dice < 0.75:
+            assert index.remove(name) == (documents.pop(name, None) is not None)
+        elif dice < 0.8:
+            batch = {f"d{rng.randrange(60)}": text() for _ in range(rng.randint(1, 9))}
+            index.add_many(batch.items())
+            documents.update(batch)
+        else:
+            allowed = frozenset(rng.sample(sorted(documents), len(documents) // 2)) if dice > 0.93 else None
+            check(index, documents, text(), k=rng.choice((1, 3, 100)), allowed=allowed, b=index.b)
+
+
 def zipf(count, *, words=2000, seed=0, length=14):
     rng = np.random.default_rng(seed)
     odds = 1 / np.arange(1, words + 1)
@@ -343,7 +370,7 @@ def test_odd_weights_and_many_values_are_exact():
     assert np.array_equal(segment.frequencies[segment.codes], weights)
     empty = build(np.zeros(0, np.int64), np.zeros(0, np.int64), None, np.zeros(0))
     assert len(empty) == 0
-    assert empty.find(3).high == 0
+    assert empty.find([3]) == [(0, 0, 0.0, 0.0)]
 
 
 def test_a_failed_write_leaves_nothing_behind():
