@@ -11,9 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import OUT, alternate, arguments, table, write
-
-import numpy as np
+from common import OUT, alternate, arguments, np, table, write
 
 from hybridmem.indexes import sketch
 from hybridmem.indexes.base import Change

@@ -127,14 +127,15 @@ def ranked(picture: Picture, question: Vector, rows: Rows, k: int, /) -> Hits:
     else:
         parts = range(0, len(rows), _CHUNK)
         scores = np.concatenate([cosines(picture.matrix[rows[start : start + _CHUNK]], question) for start in parts])
-    if 4 * k < len(rows):
-        keep = scores >= np.partition(scores, len(rows) - k)[len(rows) - k]
-        rows, scores = rows[keep], scores[keep]
-    times, ids = picture.updated[rows].tolist(), picture.ids
-    order = [(-score, -time, ids[row]) for score, time, row in zip(scores.tolist(), times, rows.tolist(), strict=True)]
-    order.sort()
-    del order[k:]
-    return Hits([key for _, _, key in order], [0.0 - score for score, _, _ in order])
+    order = np.argsort(-scores, kind="stable")
+    if k < len(order):
+        order = order[scores[order] >= scores[order[k - 1]]]
+    rows, scores = rows[order], scores[order]
+    ids, values = [picture.ids[row] for row in rows.tolist()], scores.tolist()
+    if (scores[1:] == scores[:-1]).any():
+        ties = sorted(zip((-scores).tolist(), (-picture.updated[rows]).tolist(), ids, strict=True))
+        ids, values = [key for _, _, key in ties], [0.0 - score for score, _, _ in ties]
+    return Hits(ids[:k], values[:k])
 
 
 def dump(picture: Picture, watermark: int, /) -> bytes:
