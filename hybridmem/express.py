@@ -8,7 +8,7 @@ to the same keys and scores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.stages import HalfLife, QualityGate, SourceDedup
 from hybridmem.stages.boost import DAY, MILLISECONDS
@@ -18,10 +18,29 @@ from hybridmem.types import ArmList, Ranking, Reader
 if TYPE_CHECKING:
     from hybridmem.fusion import Fusion
 
-__all__ = ["express", "fits"]
+__all__ = ["Boosting", "boosting", "express", "fits"]
 
 _NO_FIELDS = frozenset({"text", "vector"})
 """Names that a reader answers from the item itself, not from its fields."""
+
+
+class Boosting(NamedTuple):
+    """Dedup and half-life, ready for one loop: fields to read, and strength · 2^(rate · age)."""
+
+    source_key: str
+    date_key: str
+    strength: float
+    rate: float
+
+
+def boosting(recipe: Fusion, /) -> Boosting | tuple[()]:
+    """The recipe's dedup and half-life for one loop; empty when it has not both, or on fields that are none."""
+    dedup, boost = recipe.dedup, recipe.boost
+    if dedup is None or not isinstance(boost, HalfLife) or not isinstance(dedup.key, str):
+        return ()
+    if dedup.key in _NO_FIELDS or boost.field in _NO_FIELDS:
+        return ()
+    return Boosting(dedup.key, boost.field, boost.strength, -1.0 / (float(boost.half_life) * DAY))  # type: ignore[arg-type]
 
 
 def fits(recipe: Fusion) -> bool:
@@ -48,6 +67,7 @@ def express(  # noqa: C901, PLR0912  one pass without calls is the point
     reader: Reader,
     now: float,
     k: int | None,
+    boosting: Boosting | tuple[()],
 ) -> Ranking | None:
     """The ranking of two lists, or None where the staged path must decide (repetitions, an empty arm)."""
     gate = recipe.gate
@@ -85,8 +105,8 @@ def express(  # noqa: C901, PLR0912  one pass without calls is the point
             totals[key] = totals[key] + share if key in totals else share
     order = sorted(totals, key=totals.__getitem__, reverse=True)
     quick = None
-    if recipe.dedup is not None and recipe.boost is not None:
-        quick = _thinned_and_boosted(order, totals, found, reader, recipe, now)
+    if boosting and (fields_of := getattr(reader, "fields", None)) is not None:
+        quick = _thinned_and_boosted(order, totals, found, fields_of, boosting, now)
     if quick is not None:
         totals, order = quick, sorted(quick, key=quick.__getitem__, reverse=True)
     else:
@@ -117,34 +137,28 @@ def _by_columns(
 
 
 def _thinned_and_boosted(
-    order: list[str], totals: dict[str, float], found: dict[str, Any], reader: Any, recipe: Any, now: float
+    order: list[str], totals: dict[str, float], found: dict[str, Any], fields_of: Any, boosting: Boosting, now: float
 ) -> dict[str, float] | None:
     """Dedup and boost in one loop, for readers that show an item's fields as a mapping (`fields`).
 
     Only where every item has a source and a date in plain epoch seconds, as most stores give them; else None, and
     the columns decide.
     """
-    fields_of = getattr(reader, "fields", None)
-    source_key, date_key, boost = recipe.dedup.key, recipe.boost.field, recipe.boost
-    if fields_of is None or source_key in _NO_FIELDS or date_key in _NO_FIELDS:
-        return None
-    strength, rate = boost.strength, -1.0 / (boost.half_life * DAY)
+    source_key, date_key, strength, rate = boosting
     boosted: dict[str, float] = {}
     claimed: dict[Any, str] = {}
     claim = claimed.setdefault
     try:
         for key in order:
             fields = fields_of(found[key])
-            source = fields.get(source_key)
-            if claim(source, key) is not key:
-                continue
-            when = fields.get(date_key)
-            if when < now:
-                boosted[key] = totals[key] * (1.0 + strength * 2.0 ** ((now - when) * rate))
-            elif now <= when < MILLISECONDS:
-                boosted[key] = totals[key] * (1.0 + strength)
-            else:
-                return None
+            if claim(fields.get(source_key), key) is key:
+                when = fields.get(date_key)
+                if when < now:
+                    boosted[key] = totals[key] * (1.0 + strength * 2.0 ** ((now - when) * rate))
+                elif now <= when < MILLISECONDS:
+                    boosted[key] = totals[key] * (1.0 + strength)
+                else:
+                    return None
     except (TypeError, OverflowError):
         return None  # a date that is no number
     return None if None in claimed else boosted

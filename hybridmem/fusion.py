@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
-from hybridmem.express import express, fits
+from hybridmem.express import Boosting, boosting, express, fits
 from hybridmem.stages import (
     Competition,
     Conflicts,
@@ -205,6 +205,7 @@ class Fusion:
     """BM25's constants for a memory that is opened with this recipe; None: as the memory is told (1.2 and 0.75)."""
     _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
     _express: bool = field(init=False, repr=False, compare=False)
+    _boosting: Boosting | tuple[()] = field(init=False, repr=False, compare=False)
     _best: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +224,7 @@ class Fusion:
         slots = (self.spread, self.dedup, self.boost, *priors, *self.extra, self.conflicts, self.rerank, self.diversity)
         object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
         object.__setattr__(self, "_express", fits(self))
+        object.__setattr__(self, "_boosting", boosting(self) if self._express else ())
         object.__setattr__(self, "_best", self.ceiling())
 
     def weights_for(self, names: Sequence[str]) -> list[float]:
@@ -258,7 +260,8 @@ class Fusion:
         if k is not None and k < 1:
             raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
         if self._express and trace is None and len(lists) == 2:  # noqa: PLR2004
-            quick = express(self, lists, _rank_shares, reader, time.time() if now is None else now, k)
+            moment = time.time() if now is None else now
+            quick = express(self, lists, _rank_shares, reader, moment, k, self._boosting)
             if quick is not None:
                 return quick
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)

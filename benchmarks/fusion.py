@@ -1,0 +1,304 @@
+"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write]`.
+
+1. Fusing 2×20, 2×100 and 2×1000 documents: hybridmem with gate, dedup and half-life on, against the peers' bare
+   fusion. Half of the documents stand in both lists, the gate drops a tenth, every source has two chunks, dates are
+   epoch seconds. Documents are fresh objects of 400 characters for each call, as a store gives them; the second
+   table fuses the same objects again and again.
+2. A whole call of each drop-in against its original, two trivial retrievers of 20 documents.
+3. Two retrievers that take 0.2 s each: wall time, and the longest stall of a ticker on the same event loop.
+"""
+
+import asyncio
+import gc
+import random
+import statistics
+import time
+
+from common import OUT, arguments, table, write
+from langchain_classic.retrievers import EnsembleRetriever as OldEnsemble
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import BaseRetriever as LlamaBase
+from llama_index.core.retrievers import QueryFusionRetriever as OldQueryFusion
+from llama_index.core.schema import NodeWithScore, TextNode
+
+from hybridmem.fusion import Fusion
+from hybridmem.stages import HalfLife, QualityGate, SourceDedup
+from hybridmem.types import ArmList
+from langchain_hybridmem import EnsembleRetriever, FusionRetriever
+from langchain_hybridmem._conversion import DocumentReader
+from llamaindex_hybridmem import FusionRetriever as LlamaFusion
+from llamaindex_hybridmem import QueryFusionRetriever
+from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
+
+NOW = 1_800_000_000.0
+DAY = 86_400.0
+RECIPE = Fusion(gate=QualityGate(floor={"a": 0.1, "b": 0.1}), dedup=SourceDedup(), boost=HalfLife())
+SIZES = (20, 100, 1000)
+
+
+def medians(rivals, make, *, rounds, calls=1):
+    """Median CPU microseconds of each rival, in turn, in changing order; what they are given is made off the clock."""
+    taken = {name: [] for name in rivals}
+    names = list(rivals)
+    gc.collect()
+    gc.disable()
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            given, call = make(), rivals[name]
+            start = time.process_time()
+            for _ in range(calls):
+                call(given)
+            taken[name].append((time.process_time() - start) / calls * 1e6)
+    gc.enable()
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+# --- 1. fusing alone
+
+
+def places(size, seed=1):
+    """Which documents each arm lists, best first: half of them in both."""
+    rng = random.Random(seed)
+    one, two = list(range(size)), list(range(size // 2, size + size // 2))
+    rng.shuffle(one)
+    rng.shuffle(two)
+    return one, two
+
+
+def fields(number):
+    return {"source_id": f"source {number // 2}", "updated_at": NOW - 0.3 * DAY * number}
+
+
+def text(number):
+    return f"Document {number}. " + "All that a chunk of text says. " * 13
+
+
+def documents(numbers):
+    return [Document(text(n), id=f"doc-{n}", metadata=fields(n)) for n in numbers]
+
+
+def nodes(numbers, scores):
+    made = [TextNode(text=text(n), id_=f"node-{n}", metadata=fields(n)) for n in numbers]
+    return [NodeWithScore(node=node, score=score) for node, score in zip(made, scores, strict=True)]
+
+
+def fuse_documents(size, *, fresh):
+    one, two = places(size)
+    scores = [1 - i / size for i in range(size)]
+    old = OldEnsemble(retrievers=[RunnableLambda(list), RunnableLambda(list)])
+    reader = DocumentReader()
+    rivals = {
+        "ours": lambda lists: RECIPE.run(lists, reader=reader, now=NOW),
+        "theirs": lambda lists: old.weighted_reciprocal_rank([arm.items for arm in lists]),
+    }
+
+    def make():
+        return [ArmList("a", documents(one), scores), ArmList("b", documents(two), scores)]
+
+    if fresh:
+        return medians(rivals, make, rounds=max(31, 6_000 // size))
+    kept = make()
+    return medians(rivals, lambda: kept, rounds=201, calls=max(1, 400 // size))
+
+
+def fuse_nodes(size):
+    one, two = places(size)
+    scores = [1 - i / size for i in range(size)]
+    old = OldQueryFusion([LlamaFixed([]), LlamaFixed([])], llm=MockLLM(), num_queries=1)
+    reader = NodeReader()
+
+    def ours(lists):
+        arms = [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]
+        return RECIPE.run(arms, reader=reader, now=NOW)
+
+    def theirs(lists):
+        return old._reciprocal_rerank_fusion({("q", i): found for i, found in enumerate(lists)})  # noqa: SLF001
+
+    rivals = {"ours": ours, "theirs": theirs}
+
+    def make():
+        return [nodes(one, scores), nodes(two, scores)]
+
+    return medians(rivals, make, rounds=max(21, 2_000 // size))
+
+
+# --- 2. whole calls
+
+
+class Fixed(BaseRetriever):
+    docs: list
+
+    def _get_relevant_documents(self, query, *, run_manager):  # noqa: ARG002
+        return self.docs
+
+
+class LlamaFixed(LlamaBase):
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def _retrieve(self, query_bundle):  # noqa: ARG002
+        return list(self.found)
+
+
+def whole_calls():
+    one, two = places(20)
+    children = [Fixed(docs=documents(one)), Fixed(docs=documents(two))]
+    old, new = OldEnsemble(retrievers=children), EnsembleRetriever(retrievers=children)
+    native = FusionRetriever(retrievers=children, k=8)
+    lang = {"ours": new.invoke, "theirs": old.invoke, "native, k=8, scores": native.invoke}
+    scores = [1 - i / 20 for i in range(20)]
+    arms = [LlamaFixed(nodes(one, scores)), LlamaFixed(nodes(two, scores))]
+    how = {"mode": "reciprocal_rerank", "num_queries": 1, "similarity_top_k": 20, "use_async": False}
+    llama_old = OldQueryFusion(arms, llm=MockLLM(), **how)
+    llama_new = QueryFusionRetriever(arms, **how)
+    llama = {"ours": llama_new.retrieve, "theirs": llama_old.retrieve}
+    for call in (*lang.values(), *llama.values()):
+        for _ in range(30):  # until they know that these arms are quick
+            call("?")
+    return {
+        "EnsembleRetriever.invoke": medians(lang, lambda: "?", rounds=101, calls=20),
+        "QueryFusionRetriever.retrieve": medians(llama, lambda: "?", rounds=31, calls=5),
+    }
+
+
+# --- 3. two slow arms
+
+
+def slow(query):
+    time.sleep(0.2)
+    return [str(query)]
+
+
+class LlamaSlow(LlamaBase):
+    def _retrieve(self, query_bundle):  # noqa: ARG002
+        time.sleep(0.2)
+        return []
+
+
+def wall(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def wall_and_stall(call):
+    """How long an async call takes, and the longest gap between two ticks of 5 ms on the same loop."""
+
+    async def main():
+        gaps, last, done = [], time.perf_counter(), asyncio.Event()
+
+        async def tick():
+            nonlocal last
+            while not done.is_set():
+                await asyncio.sleep(0.005)
+                now = time.perf_counter()
+                gaps.append(now - last)
+                last = now
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0.02)
+        start = last = time.perf_counter()
+        await call()
+        taken = time.perf_counter() - start
+        done.set()
+        await ticking
+        return taken, max(gaps)
+
+    return asyncio.run(main())
+
+
+def slow_arms():
+    lang = [RunnableLambda(slow), RunnableLambda(slow)]
+    llama = [LlamaSlow(), LlamaSlow()]
+    how = {"mode": "reciprocal_rerank", "num_queries": 1, "use_async": False}
+    old = OldQueryFusion(llama, MockLLM(), **how)
+    rivals = {
+        "LangChain EnsembleRetriever (original)": (OldEnsemble(retrievers=lang), "invoke", "ainvoke"),
+        "langchain_hybridmem.EnsembleRetriever": (EnsembleRetriever(retrievers=lang), "invoke", "ainvoke"),
+        "langchain_hybridmem.FusionRetriever": (FusionRetriever(retrievers=lang), "invoke", "ainvoke"),
+        "LlamaIndex QueryFusionRetriever (original)": (old, "retrieve", "aretrieve"),
+        "llamaindex_hybridmem.QueryFusionRetriever": (QueryFusionRetriever(llama, **how), "retrieve", "aretrieve"),
+        "llamaindex_hybridmem.FusionRetriever": (LlamaFusion(llama), "retrieve", "aretrieve"),
+    }  # fmt: skip
+    rows = []
+    for name, (retriever, now, later) in rivals.items():
+        call, acall = getattr(retriever, now), getattr(retriever, later)
+        sync = wall(lambda call=call: call("?"))
+        taken, stall = wall_and_stall(lambda acall=acall: acall("?"))
+        rows.append((name, f"{sync:.2f} s", f"{taken:.2f} s", f"{stall * 1e3:.0f} ms"))
+    return rows
+
+
+# --- output
+
+
+def row(name, found):
+    ratio = found["ours"] / found["theirs"]
+    return name, f"{found['ours']:.1f}", f"{found['theirs']:.1f}", f"{ratio:.2f}"
+
+
+def plot(ratios):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 3.6))
+    names = list(ratios)[::-1]
+    bars = axes.barh(names, [ratios[name] for name in names], color="#3b7dd8")
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(1.0, color="#888888", linestyle="--", linewidth=1)
+    axes.set_xlabel("CPU time, ours / the original's (gate, dedup and half-life on in ours)")
+    axes.set_xlim(0, max(1.15, 1.15 * max(ratios.values())))
+    figure.tight_layout()
+    OUT.mkdir(parents=True, exist_ok=True)
+    figure.savefig(OUT / "fusion.png", dpi=120)
+
+
+def main():
+    args = arguments(__doc__, sizes=SIZES)
+    ratios, fresh, again, parts = {}, [], [], []
+    for size in args.sizes:
+        found = fuse_documents(size, fresh=True)
+        fresh.append(row(f"2×{size} documents, against EnsembleRetriever", found))
+        ratios[f"LangChain, fuse 2×{size}"] = found["ours"] / found["theirs"]
+        again.append(row(f"2×{size} documents, against EnsembleRetriever", fuse_documents(size, fresh=False)))
+    for size in args.sizes:
+        found = fuse_nodes(size)
+        fresh.append(row(f"2×{size} nodes, against QueryFusionRetriever", found))
+        ratios[f"LlamaIndex, fuse 2×{size}"] = found["ours"] / found["theirs"]
+    header = ["fusing", "ours µs", "theirs µs", "ratio"]
+    parts += [
+        "## Fusing, fresh objects",
+        table(header, fresh),
+        "## Fusing the same objects again",
+        table(header, again),
+    ]
+    calls = whole_calls()
+    for name, found in calls.items():
+        ratios[f"{name}, whole call"] = found["ours"] / found["theirs"]
+    native = calls["EnsembleRetriever.invoke"]["native, k=8, scores"]
+    whole = [row(f"{name}, drop-in", found) for name, found in calls.items()]
+    note = f"The native `FusionRetriever.invoke` with `k=8`, scores and merged metadata takes {native:.1f} µs."
+    parts += ["## Whole calls, two trivial retrievers of 20", table(["call", *header[1:]], whole), note]
+    stalls = table(["retriever", "sync", "async", "longest stall of a ticker"], slow_arms())
+    parts += ["## Two retrievers of 0.2 s each", stalls]
+    about = (
+        "Ours fuses with quality gate, source dedup and half-life; theirs merge ranks only. Half of the documents "
+        "stand in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts "
+        "have 400 characters. Fresh objects are what a store gives at each call: new strings, whose hashes are not "
+        "known yet."
+    )
+    parts = [about, "![ratios](fusion.png)", *parts]
+    print("\n\n".join(parts))
+    if args.write:
+        plot(ratios)
+        write("fusion", "What fusing costs", parts)
+
+
+if __name__ == "__main__":
+    main()
