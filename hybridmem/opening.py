@@ -51,6 +51,8 @@ def open_engine(
     """An engine over a store; a server that searches by itself brings its own spaces."""
     store = open_store(path, clock=clock, **options)
     try:
+        if embedder is not None:
+            settings = settings._replace(prefix=embedder.prefix)
         if vectors is not None and embedder is not None:
             settings = settings._replace(make_vectors=_vector_maker(vectors, path, store, embedder))
         adopt = getattr(store, "adopt", None)

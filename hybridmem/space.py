@@ -39,6 +39,8 @@ class IndexSettings(NamedTuple):
     make_vectors: Callable[[View], Any] | None = None
     """Another vector index (Chroma, say) for a view; None: exact search in memory."""
     accelerate: bool | str = "auto"
+    prefix: int | None = None
+    """How many leading numbers of a vector are a good embedding by themselves, where the embedder says so."""
 
 
 class Ask(NamedTuple):
@@ -232,7 +234,7 @@ class LocalSpace:
             return None
         make = self._settings.make_vectors
         past = self._view.as_of is not None or self._view.superseded
-        return VectorIndex() if make is None or past else make(self._view)
+        return VectorIndex(prefix=self._settings.prefix) if make is None or past else make(self._view)
 
     # --- answering
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.embed import unit
+from hybridmem.embed import as_embedder, unit
 from hybridmem.errors import ConfigError, CorruptStoreError, EmbeddingError
 from hybridmem.indexes import _simd, sketch
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.vector import VectorIndex
+from hybridmem.memory import HybridMemory
 from hybridmem.types import Edge, Memory
 
 
@@ -214,6 +215,14 @@ def test_ever_more_of_the_same_score_are_still_ranked():
     index = VectorIndex()
     index.apply(put(number + 1, f"m{number:05}", [1.0, 0.0], number % 5) for number in range(9000))
     assert index.search([1.0, 0.0], k=2).ids == ["m00004", "m00009"]
+
+
+def test_a_memory_passes_its_embedders_prefix_on(tmp_path):
+    embedder = as_embedder(lambda texts: [[float(len(text)), 1.0, 2.0] for text in texts], prefix=2)
+    with HybridMemory(tmp_path / "memory.db", embedder=embedder) as memory:
+        memory.add("some text")
+        assert memory.search_arm("vector", "a question", k=1)[0].text == "some text"
+        assert memory._engine.space(memory._view())._vector._prefix == 2
 
 
 def test_a_sketch_of_equal_vectors_keeps_the_order_of_ties():
