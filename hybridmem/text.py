@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ _VERSION = 1
 """Raised when the same settings start to give other terms, so that a stored index is rebuilt and not misread."""
 
 _MAX_TERM = 128
-_CACHE_SIZE = 200_000
+_CACHE_SIZE = 100_000
 _CACHE_WORD = 64
 
 _ALIASES = {
@@ -130,26 +131,25 @@ class _Cache(dict[str, tuple[str, ...]]):
 class _Engine:
     """The machinery behind one set of settings."""
 
-    __slots__ = ("content", "everything", "identifiers", "stem", "stops")
+    __slots__ = ("identifiers", "known", "stem", "stops")
 
     def __init__(self, stem: Callable[[str], str], stops: frozenset[str], identifiers: bool) -> None:
         self.stem = stem
         self.stops = stops
         self.identifiers = identifiers
-        self.everything = _Cache(self.expand)
-        self.content = _Cache(lambda chunk: tuple(t for t in self.everything[chunk] if t not in stops))
+        self.known = _Cache(self.expand)
 
-    def run(self, text: str, cache: _Cache) -> list[str]:
+    def run(self, text: str) -> list[str]:
         if text.isascii():
             text = text.translate(_BREAKS)
-        return list(chain.from_iterable(map(cache.__getitem__, text.split())))
+        return list(chain.from_iterable(map(self.known.__getitem__, text.split())))
 
     def expand(self, blanked: str) -> tuple[str, ...]:
         """All terms of what stood between two blanks, such as `Ana's` or `18.12.1,`."""
         bare = blanked.strip(".,:'-")
         if bare.isascii() and bare.isalpha():
             if bare != blanked:
-                return self.everything[bare]
+                return self.known[bare]
             return self._identifier(bare) if _CAMEL.search(bare) else (self.word(bare.lower()),)
         text = blanked if blanked.isascii() else fold(blanked)
         return tuple(chain.from_iterable(map(self._chunk, _CHUNK.findall(_ISO_T.sub(" ", text)))))
@@ -226,6 +226,18 @@ class _Engine:
             yield self.word(part)
 
 
+@lru_cache(maxsize=16)
+def _engine(language: str, stopwords: str | frozenset[str], identifiers: bool) -> _Engine:
+    """One engine for all analyzers of equal settings: they share what they have learnt."""
+    name, _, unstemmed = language.partition(" ")
+    if stopwords == "default":
+        stops = STOPWORDS.get(name, frozenset())
+    else:
+        stops = frozenset() if stopwords == "none" else frozenset(fold(word).casefold() for word in stopwords)
+    stem = str if unstemmed or name == "none" else stem_english if name == "english" else _snowball(name)
+    return _Engine(stem, stops, identifiers)
+
+
 def _snowball(language: str) -> Callable[[str], str]:
     try:
         import Stemmer
@@ -263,32 +275,21 @@ class Analyzer:
         object.__setattr__(self, "language", language)
         if self.stopwords not in ("default", "none"):
             object.__setattr__(self, "stopwords", _checked_words(self.stopwords))
-        stops = self._stops()
-        engine = _Engine(self._stemmer(), stops, self.identifiers)
+        words = self.stopwords if isinstance(self.stopwords, str) else frozenset(self.stopwords)
+        engine = _engine(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
         object.__setattr__(self, "_engine", engine)
-
-    def _stops(self) -> frozenset[str]:
-        if self.stopwords == "default":
-            return STOPWORDS.get(self.language, frozenset())
-        if self.stopwords == "none":
-            return frozenset()
-        return frozenset(fold(word).casefold() for word in self.stopwords)
-
-    def _stemmer(self) -> Callable[[str], str]:
-        if not self.stem or self.language == "none":
-            return str
-        return stem_english if self.language == "english" else _snowball(self.language)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Analyzer.from_dict, (self.to_dict(),)
 
     def __call__(self, text: str, /) -> list[str]:
         """The content terms of a text, in order; their number is the text's length |D|."""
-        return self._engine.run(text, self._engine.content)
+        stops = self._engine.stops
+        return [term for term in self._engine.run(text) if term not in stops]
 
     def all_terms(self, text: str, /) -> list[str]:
         """The content terms and the stop words: what an index stores, so that `who are you` can be asked too."""
-        return self._engine.run(text, self._engine.everything)
+        return self._engine.run(text)
 
     def query(self, text: str, /) -> list[str]:
         """The terms of a query, repeated as often as they were said; of nothing but stop words, those themselves."""
@@ -296,8 +297,7 @@ class Analyzer:
 
     def batch(self, texts: Iterable[str], /) -> list[list[str]]:
         """`[analyzer(text) for text in texts]`."""
-        engine = self._engine
-        return [engine.run(text, engine.content) for text in texts]
+        return list(map(self, texts))
 
     def stemmed(self, word: str, /) -> str:
         """The term of one lower-case word."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
 from functools import lru_cache
 from typing import Literal
@@ -17,6 +18,8 @@ _WORTH = 50_000
 """Rows from which compiled loops repay the second that importing numba takes."""
 
 _PLAIN = Kernels()
+
+log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
@@ -64,5 +67,6 @@ class Accelerator:
     def _load(self) -> None:
         try:
             self._ready = _compiled()
-        except ImportError:  # installed, but not for this interpreter
+        except Exception:
+            log.debug("numba cannot be used", exc_info=True)
             self._ready = _PLAIN

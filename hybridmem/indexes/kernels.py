@@ -19,7 +19,7 @@ __all__ = ["SLACK", "Curve", "Flags", "Kernels", "Part", "Plan"]
 
 Flags = npt.NDArray[np.bool_]
 
-_FEW = 2048
+_FEW = 8192
 """So many postings are cheaper to add up than to think about."""
 
 SLACK = 1 + 1e-9

@@ -17,7 +17,7 @@ _TAIL = 512
 """So many rows may be in the tail."""
 _BULK = 64
 """From so many documents on, a batch becomes a segment of its own."""
-_RATIO = 4
+_RATIO = 2
 """A segment is merged with the one before it unless that is so many times larger."""
 
 
