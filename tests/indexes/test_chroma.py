@@ -12,10 +12,11 @@ import chromadb
 import numpy as np
 import pytest
 
-from hybridmem.embed import unit
+from hybridmem.embed import as_embedder, unit
 from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.chroma import ChromaIndex, collection_name, connect
+from hybridmem.indexes.texts import ChromaTexts, Row
 from hybridmem.indexes.vector import VectorIndex
 from hybridmem.types import Edge, Memory
 
@@ -376,6 +377,19 @@ def test_a_server_works_the_same(server):
     assert len(second) == 0
     index.close()
     second.close()
+
+
+def test_texts_on_a_server(server):
+    def letters(texts):
+        return [[text.count("a") + 0.1, text.count("b") + 0.1] for text in texts]
+
+    texts = ChromaTexts(as_embedder(letters), host="127.0.0.1", port=server, collection_name="texts")
+    texts.put([Row("1", "aaa", {"page": 1}), Row("2", "aab", {"page": 2}), Row("3", "bbb", {})])
+    assert [found.id for found in texts.search("aa", k=2)] == ["1", "2"]
+    assert [found.id for found in texts.search("aa", k=2, filter={"page": {"$gt": 1}})] == ["2"]
+    assert [found.id for found in texts.search("aa", k=2, filter={"page": {"$exists": False}})] == ["3"]
+    assert (texts.remove(["1", "unknown"]), len(texts)) == (1, 2)
+    texts.close()
 
 
 def test_no_server_is_a_clear_error():

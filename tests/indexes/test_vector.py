@@ -254,6 +254,18 @@ def test_the_kernel_falls_back_in_order(monkeypatch):
     _simd.kernel.cache_clear()
 
 
+@pytest.mark.parametrize("answer", [lambda query, rows, metric: [[1.0, 2.0, 3.0]], None])
+def test_a_library_that_counts_wrong_is_not_used(monkeypatch, answer):
+    broken = types.ModuleType("simsimd")
+    if answer is not None:
+        broken.cdist = answer
+    monkeypatch.setitem(sys.modules, "numkong", None)
+    monkeypatch.setitem(sys.modules, "simsimd", broken)
+    _simd.kernel.cache_clear()
+    assert _simd.kernel() is None
+    _simd.kernel.cache_clear()
+
+
 # --- allowed, score, vectors
 
 
