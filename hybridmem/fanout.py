@@ -66,9 +66,12 @@ def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float
     would only wait. Contexts are copied into threads, so that spans and parent runs are kept. A job that outlives
     its timeout is left behind in its thread.
     """
+    quick = [_quick(job, inline_below) for job in jobs]
+    if all(quick):
+        return [_timed(job) for job in jobs]
     outcomes: list[Outcome | None] = [None] * len(jobs)
-    inline = [i for i, job in enumerate(jobs) if _quick(job, inline_below)]
-    slow = [i for i in range(len(jobs)) if i not in inline]
+    inline = [i for i, fast in enumerate(quick) if fast]
+    slow = [i for i, fast in enumerate(quick) if not fast]
     if slow and limit is None and jobs[slow[-1]].timeout is None:
         inline.append(slow.pop())
     waiting = _start([jobs[i] for i in slow], limit)
