@@ -25,7 +25,7 @@ from hybridmem.indexes.base import Change
 from hybridmem.indexes.kernels import Curve
 from hybridmem.indexes.lexical import AnyAnalyzer, Document, Source, as_document
 from hybridmem.indexes.live import State
-from hybridmem.indexes.ranking import Lists, find, idf, order, plan
+from hybridmem.indexes.ranking import coverage, holding, idf, order, plan
 from hybridmem.indexes.selection import Selection, Selections
 from hybridmem.indexes.writing import appended, compacted, detached, tidied
 from hybridmem.text import Analyzer
@@ -241,26 +241,13 @@ class BM25Index:
         A word that no document has counts as the rarest of all, so an off-topic question covers little.
         """
         state, rows = self._rows_of(ids)
-        wanted = np.array(rows, np.int32)
-        covered = np.zeros(len(wanted))
-        total = 0.0
-        for term in lexical.query_terms(query, analyzer=self.analyzer):
-            lists = self._find(state, term)
-            weight = idf(state.count, sum(part.living[0] for part in lists))
-            total += weight
-            for part in lists:
-                covered[np.isin(wanted, part.rows[part.lows[0] : part.highs[0]])] += weight
-        shares: list[float] = (covered / total).tolist() if total else covered.tolist()
-        return shares
+        terms = lexical.query_terms(query, analyzer=self.analyzer)
+        return coverage(state, list(terms), self._curve(state), rows)
 
     def idf(self, term: str, /) -> float:
         """ln(1 + (N − n + 0.5)/(n + 0.5)) of a term as the analyzer writes it."""
         state = self._state
-        return idf(state.count, sum(part.living[0] for part in self._find(state, term)))
-
-    def _find(self, state: State, term: str) -> list[Lists]:
-        number = state.vocabulary.get(term)
-        return [] if number is None else find(state, [number], self._curve(state))
+        return idf(state.count, holding(state, term, self._curve(state))[0])
 
     def with_curve(self, *, k1: float, b: float) -> BM25Index:
         """The same documents read with other constants: it shares the postings, until one of the two is written to."""

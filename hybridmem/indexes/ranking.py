@@ -19,7 +19,7 @@ from hybridmem.types import Hits
 _MANY = 256
 """More rows than this are cut down to k before they are sorted."""
 
-__all__ = ["Lists", "find", "idf", "order", "plan"]
+__all__ = ["Lists", "coverage", "find", "holding", "idf", "order", "plan"]
 
 
 def idf(count: int, holding: int, /) -> float:
@@ -78,6 +78,29 @@ def _tail(state: State, numbers: list[int], curve: Curve) -> Iterator[Lists]:
     bounds = [float(table[low:high].max()) if low < high else 0.0 for low, high in ends]
     living = [int(np.count_nonzero(alive[low:high])) for low, high in ends]
     yield Lists(rows, codes, table, lows, highs, bounds, living)
+
+
+def holding(state: State, term: str, curve: Curve, /) -> tuple[int, list[Lists]]:
+    """How many living rows hold one term, and where."""
+    number = state.vocabulary.get(term)
+    lists = [] if number is None else find(state, [number], curve)
+    return sum(part.living[0] for part in lists), lists
+
+
+def coverage(state: State, terms: list[str], curve: Curve, rows: list[int], /) -> list[float]:
+    """Of each row, the share of the terms' IDF that it holds; of a row below 0, none."""
+    wanted = np.array(rows, np.int32)
+    covered = np.zeros(len(wanted))
+    total = 0.0
+    for term in terms:
+        living, lists = holding(state, term, curve)
+        weight = idf(state.count, living)
+        total += weight
+        for part in lists:
+            held = part.rows[part.lows[0] : part.highs[0]]
+            covered[held[np.minimum(held.searchsorted(wanted), len(held) - 1)] == wanted] += weight
+    shares: list[float] = (covered / total).tolist() if total else covered.tolist()
+    return shares
 
 
 def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | None:
