@@ -300,6 +300,6 @@ def check_same(stored_name: str | None, stored_dim: int | None, embedder: Embedd
         return
     raise EmbeddingError(
         f"stored vectors come from {stored_name!r} ({stored_dim or 'unknown'} dimensions), but the embedder given is "
-        f"{embedder.name!r} ({embedder.dim or 'unknown'} dimensions); open with the former, or re-embed everything "
-        f"with reindex(embedder=...)"
+        f"{embedder.name!r} ({embedder.dim or 'unknown'} dimensions); open with the former, or with "
+        f"embedder=None and re-embed everything by reindex(embedder=...)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,5 +86,11 @@ def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder
     if name is None:
         name = uuid.uuid4().hex
         store.set_meta("store", name)
-    identity = f"{name}:{embedder.name}"
-    return lambda view: ChromaIndex(**where, name=collection_name(view.namespace), identity=identity)
+
+    def make(view: View) -> ChromaIndex:
+        """Whose vectors these are is read from the store each time: reindexing may have changed it."""
+        told = json.loads(store.get_meta("embedder") or "{}")
+        identity = f"{name}:{told.get('name', embedder.name)}:{told.get('dim', embedder.dim)}"
+        return ChromaIndex(**where, name=collection_name(view.namespace), identity=identity)
+
+    return make

@@ -18,6 +18,7 @@ from hybridmem.indexes.base import Change
 from hybridmem.indexes.chroma import ChromaIndex, collection_name, connect
 from hybridmem.indexes.texts import ChromaTexts, Row
 from hybridmem.indexes.vector import VectorIndex
+from hybridmem.memory import HybridMemory
 from hybridmem.types import Edge, Memory
 
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
@@ -280,6 +281,18 @@ def test_a_collection_of_another_store_is_filled_again(opened):
     assert index.watermark == 10
     index = reopened(opened, index, identity="store B, model X")
     assert (index.watermark, len(index)) == (0, 0)
+
+
+def test_a_memory_reindexed_by_another_model_fills_chroma_again(tmp_path):
+    lengths = as_embedder(lambda texts: [[float(len(text)), 1.0] for text in texts], name="lengths")
+    vowels = as_embedder(
+        lambda texts: [[text.count("a") + 0.1, text.count("o") + 0.1, 0.0] for text in texts], name="vowels"
+    )
+    with HybridMemory(tmp_path / "m.db", embedder=lengths, vectors={"path": tmp_path / "chroma"}) as memory:
+        memory.add_many(["aaa", "ooo"])
+        assert len(memory.search_arm("vector", "ooo", k=2)) == 2
+        memory.reindex(embedder=vowels)
+        assert [found.text for found in memory.search_arm("vector", "o", k=2)] == ["ooo", "aaa"]
 
 
 def test_a_collection_ahead_of_its_store_is_filled_again(opened):
