@@ -11,7 +11,6 @@ and identifiers are kept whole and in parts, unstemmed.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +18,7 @@ from itertools import chain, pairwise
 from typing import Any, Literal
 
 from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.folding import CJK_RUN, LETTER, cjk_runs, fold
 from hybridmem.stemmer import stem as stem_english
 from hybridmem.stopwords import STOPWORDS
 
@@ -51,21 +51,12 @@ _ALIASES = {
     "el": "greek",
 }
 
-# Scripts whose vowel signs are not "alphanumeric" to Python: their whole blocks count as letters.
-_INDIC = "\u0900-\u0963\u0966-\u0dff\u0f00-\u0fff\u1a20-\u1aaf"
-# Scripts written without spaces between words. Hangul has spaces, but endings: bigrams find the stem.
-_CJK = (
-    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30fa\u30fc-\u30ff\u3105-\u312f"
-    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_LETTER = rf"(?:[^\W_]|[{_INDIC}{_CJK}])"
 _CHUNK = re.compile(
     # C++ and C# are names; then letters joined by single connectors; a comma joins the thousands of a number.
-    rf"\b[A-Za-z](?:\+\+|#)(?!\w)|{_LETTER}+(?:(?:_+|::|[-./:@&'\\]|(?<=\d),(?=\d{{3}}(?!\d))){_LETTER}+)*"
+    rf"\b[A-Za-z](?:\+\+|#)(?!\w)|{LETTER}+(?:(?:_+|::|[-./:@&'\\]|(?<=\d),(?=\d{{3}}(?!\d))){LETTER}+)*"
 )
 _BREAKS = str.maketrans(dict.fromkeys(';!?()[]{}<>"*=|~^`$%\0', " "))
 """What never belongs to a word is blanked first: splitting at blanks is faster than any pattern."""
-_CJK_RUN = re.compile(rf"([{_CJK}]+)")
 _CONNECTOR = re.compile(r"[-_./:@&'\\,]+")
 _CODE = re.compile(r"[\d_/.:@&\\]")
 _ISO_T = re.compile(r"(?<=\d\d\d\d-\d\d-\d\d)[Tt](?=\d)")
@@ -74,42 +65,6 @@ _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\WA-Z\d_]+|[A-Z]+|\d+")
 _LETTERS_OR_DIGITS = re.compile(r"\d+|[^\W\d_]+")
 _CLITICS = frozenset({"s", "d", "m", "ll", "re", "ve"})
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
-
-_COMBINING = re.compile(
-    "[\u00ad\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u200c\u200d\ufe00-\ufe0f]"
-)
-_LOOKALIKE = str.maketrans(
-    {
-        "ø": "o",
-        "Ø": "O",
-        "ł": "l",
-        "Ł": "L",
-        "đ": "d",
-        "Đ": "D",
-        "ð": "d",
-        "æ": "ae",
-        "Æ": "Ae",
-        "œ": "oe",
-        "Œ": "Oe",
-        "ı": "i",
-        "ß": "ss",
-        "’": "'",
-        "ʼ": "'",
-        "\u2010": "-",
-        "\u2011": "-",
-    }
-)
-
-
-def fold(text: str, /) -> str:
-    """Compatibility forms made plain and accents taken off (`Müller` → `Muller`, full-width `Ａ１` → `A1`)."""
-    bare = _COMBINING.sub("", unicodedata.normalize("NFKD", text))
-    return unicodedata.normalize("NFC", bare).translate(_LOOKALIKE)  # composed again: kana and hangul stay themselves
-
-
-def cjk_runs(text: str, /) -> list[str]:
-    """The text cut into pieces: every second one is a run of a script without spaces between words."""
-    return _CJK_RUN.split(text)
 
 
 class _Cache(dict[str, tuple[str, ...]]):
@@ -157,13 +112,13 @@ class _Engine:
     def _chunk(self, chunk: str) -> tuple[str, ...]:
         """A word, an identifier, a contraction, or a run of CJK with either around it."""
         if not chunk.isascii():
-            pieces = [piece for piece in _CJK_RUN.split(chunk) if piece]
-            if len(pieces) > 1 or _CJK_RUN.match(chunk):
+            pieces = [piece for piece in CJK_RUN.split(chunk) if piece]
+            if len(pieces) > 1 or CJK_RUN.match(chunk):
                 return tuple(chain.from_iterable(map(self._piece, pieces)))
         return self._joined(chunk)
 
     def _piece(self, piece: str) -> tuple[str, ...]:
-        if not _CJK_RUN.match(piece):
+        if not CJK_RUN.match(piece):
             piece = _CONNECTOR.sub("", piece[0]) + piece[1:-1] + _CONNECTOR.sub("", piece[-1:] * (len(piece) > 1))
             return self._joined(piece) if piece else ()
         return tuple(map("".join, pairwise(piece))) if len(piece) > 1 else (piece,)
