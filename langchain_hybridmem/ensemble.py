@@ -26,6 +26,8 @@ __all__ = ["EnsembleRetriever"]
 
 _TEXT = attrgetter("page_content")
 _CALL = ("k", "filter")
+HICCUP = 0.01
+"""Seconds that a busy machine may take a quick arm's turn away."""
 
 
 class EnsembleRetriever(ParentRetriever):
@@ -272,12 +274,12 @@ class _Lane:
         self.quick = all(pace.seconds < INLINE_BELOW for pace in self._paces)
 
     def took(self, seconds: float) -> None:
-        """After a turn without threads: once slow may be a hiccup of the machine, twice is slow."""
+        """After a turn without threads: one slow turn may be a hiccup of a busy machine, several are slow arms."""
         if seconds < INLINE_BELOW:
             self._slow = 0
             return
-        self._slow += 1
-        if self._slow > 1:
+        self._slow += 2 if seconds > HICCUP else 1
+        if self._slow > 3:  # noqa: PLR2004  two that plainly waited, or four that took long
             self.quick, self._slow, self._paces = False, 0, []
 
 

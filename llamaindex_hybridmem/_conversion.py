@@ -73,7 +73,8 @@ class NodeReader:
 def to_arm_list(name: str, nodes: Sequence[NodeWithScore], /) -> ArmList:
     """An arm's answer for the core; a list in which any score is missing counts as unscored."""
     scores = [found.score for found in nodes]
-    return ArmList(name, [found.node for found in nodes], None if None in scores else scores)  # type: ignore[arg-type]
+    unscored = not all(scores) and None in scores  # `all` is fast, and mostly enough
+    return ArmList(name, [found.node for found in nodes], None if unscored else scores)  # type: ignore[arg-type]
 
 
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}

@@ -134,6 +134,7 @@ def test_quick_arms_run_in_the_callers_thread():
     for _ in range(20):
         pace.took(0.0)
     assert run(jobs)[0].value == here
+    assert [outcome.value for outcome in run([jobs[0], jobs[0]])] == [here, here]
     pace.took(0.5)
     assert pace.seconds == 0.5
     assert run(jobs)[0].value != here
