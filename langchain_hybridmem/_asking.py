@@ -238,7 +238,7 @@ class _Answer:
                 metadata["hybridmem"] = receipts[place].to_dict()
             if weak:
                 metadata["degraded"] = True
-            documents.append(with_metadata(item, metadata))
+            documents.append(with_metadata(item, metadata, id=self._reader.id_of(item)))
         return Found(documents, explanation)
 
     def _explanation(self, shown: Sequence[float]) -> Explanation | None:

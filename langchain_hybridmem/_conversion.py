@@ -91,6 +91,10 @@ class DocumentReader:
             for value, metadata in zip(values, known, strict=True)
         ]
 
+    def id_of(self, item: Document, /) -> str | None:
+        """The document's id, or that of its namesake in another list."""
+        return item.id if item.id is not None or self._id_key is not None else self._names.get(item.page_content)
+
     def metadata(self, keys: Iterable[str], /) -> dict[str, dict[str, Any]]:
         """For each of these keys a fresh copy of what all its documents say; of a name twice said, the first wins."""
         if self._merged is not None:
@@ -111,8 +115,10 @@ class DocumentReader:
         return merged
 
 
-def with_metadata(document: Document, metadata: dict[str, Any], /) -> Document:
-    """A copy with this metadata; the original stays as it was."""
+def with_metadata(document: Document, metadata: dict[str, Any], /, *, id: str | None = None) -> Document:
+    """A copy with this metadata (and this id, where it has none); the original stays as it was."""
+    if id is not None and document.id is None:
+        return document.model_copy(update={"metadata": metadata, "id": id})
     return document.model_copy(update={"metadata": metadata})
 
 

@@ -25,7 +25,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.stages import HalfLife, Pack, QualityGate, SourceDedup
 from hybridmem.types import ArmList
-from langchain_hybridmem import EnsembleRetriever, FusionRetriever
+from langchain_hybridmem import BM25Retriever, EnsembleRetriever, FusionRetriever, GraphRetriever, VectorRetriever
 from langchain_hybridmem._conversion import DocumentReader
 
 NOW = 1_700_000_000.0
@@ -167,6 +167,7 @@ def test_a_store_that_makes_up_ids_and_an_arm_without_ids_talk_of_the_same_text(
     store = Plain(docs=[doc("a", id="uuid-1"), doc("b", id="uuid-2")])
     found = ask(FusionRetriever(retrievers=[plain("ba"), store]))
     assert texts(found) == ["a", "b"]  # first and second in turn: a tie, by key
+    assert [document.id for document in found] == ["uuid-1", "uuid-2"]
     assert [d.id for d in ask(FusionRetriever(retrievers=[store, plain("ba")]))] == ["uuid-1", "uuid-2"]
 
 
@@ -201,6 +202,26 @@ def test_bare_strings_are_documents_and_lists_of_subclasses_stay_what_they_are()
 
 
 # --- arms
+
+
+def test_our_own_retrievers_are_arms_with_scores_and_stories():
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    found = [doc("Ana moved to Lisbon.", thread="chat"), doc("It is by the sea.", thread="chat"), doc("Tea?")]
+    store.add_documents(found)
+    arms = [
+        BM25Retriever.from_documents(found),
+        VectorRetriever(vectorstore=store),
+        GraphRetriever.from_documents(found),
+    ]
+    retriever = FusionRetriever(retrievers=arms, weights={"bm25": 2, "vector": 1, "graph": 1}, k=3)
+    assert {document.page_content for document in ask(retriever, "Who moved to Lisbon?")} == set(texts(found))
+    told = retriever.explain("Who moved to Lisbon?")
+    assert list(told.arms) == ["bm25", "vector", "graph"]
+    first = told.receipts[0]
+    assert [share.arm for share in first.arms] == ["bm25", "vector", "graph"]
+    assert all(share.score is not None for receipt in told.receipts for share in receipt.arms)
+    assert any("seed" in share.note for share in first.arms)
+    assert set(ask(retriever, "Who moved to Lisbon?")[0].metadata) == {"thread", "score"}
 
 
 def test_arms_are_named_by_a_dict_or_by_what_they_are():
