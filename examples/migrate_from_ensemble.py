@@ -1,57 +1,86 @@
-"""EnsembleRetriever, before and after: one import changes, the order stays; then what the old class could not do."""
+"""From LangChain's EnsembleRetriever in two steps: change the import, then use what is new. Offline."""
 
 import time
+import zlib
 
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_hybridmem import BM25Retriever, EnsembleRetriever, FusionRetriever
+from langchain_hybridmem import BM25Retriever
 
-now = time.time()
-texts = {
-    "POST /v2/exports fails with E0427": ("ticket-9", 2),
-    "E0427 means that the export queue is full": ("wiki", 400),
-    "The export queue is emptied every night": ("wiki", 30),
-    "POST /v2/imports has been fine since Monday": ("ticket-7", 1),
-    "The cat sleeps on the blue sofa": ("chat-3", 90),
-}
-docs = [
-    Document(text, id=f"doc-{n}", metadata={"source": source, "updated_at": now - days * 86_400})
-    for n, (text, (source, days)) in enumerate(texts.items(), start=1)
-]
-words = BM25Retriever.from_documents(docs, k=4)
-vectors = InMemoryVectorStore.from_documents(docs, DeterministicFakeEmbedding(size=64))
-meaning = vectors.as_retriever(search_kwargs={"k": 4})
-question = "why does the export fail with E0427?"
-
-# The same code, before and after. The original lives in langchain-classic, which may not be installed here.
-after = EnsembleRetriever(retrievers=[words, meaning], weights=[0.6, 0.4])
-order = [d.page_content for d in after.invoke(question)]
 try:
-    from langchain_classic.retrievers import EnsembleRetriever as Original
-except ImportError:
-    print("langchain-classic is not installed: nothing to compare with")
-else:
-    before = Original(retrievers=[words, meaning], weights=[0.6, 0.4])
-    assert [d.page_content for d in before.invoke(question)] == order
-    print("same order as the original:")
-for text in order:
-    print("  ", text)
+    from langchain_classic.retrievers import EnsembleRetriever as Before
+except ImportError:  # the old package is not needed any more
+    Before = None
+from langchain_hybridmem import EnsembleRetriever as After
+from langchain_hybridmem import FusionRetriever
 
-# And now with k, a gate on raw scores, one chunk per source, a half-life, and the reasons.
-fused = FusionRetriever(
-    retrievers={"bm25": words, "vector": meaning},
-    weights=[0.6, 0.4],
-    k=3,
-    gate={"bm25": 0.5},
-    dedup="source",
+
+class Buckets(Embeddings):
+    """A toy embedding: words counted into 64 buckets. Use yours."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        vector = [0.0] * 64
+        for word in text.lower().split():
+            vector[zlib.crc32(word.strip(".,?!").encode()) % 64] += 1.0
+        return vector
+
+
+day = 86_400
+now = time.time()
+documents = [
+    Document(text, id=name, metadata={"source_id": source, "updated_at": now - age * day})
+    for name, source, age, text in [
+        ("tuesdays", "wiki/deploys", 700, "Deploys go out on Tuesdays."),
+        ("approvals", "wiki/deploys", 700, "Deploys need two approvals."),
+        ("daily", "mail/17", 5, "Since May, deploys go out every day."),
+        ("ticket", "ticket/9", 40, "The export job fails with E0427."),
+        ("lunch", "wiki/office", 900, "Lunch is at noon."),
+    ]
+]
+store = InMemoryVectorStore.from_documents(documents, Buckets())
+bm25 = BM25Retriever.from_documents(documents, k=4)
+vector = store.as_retriever(search_kwargs={"k": 4})
+question = "When do deploys go out?"
+
+# Step 1: the same code with another import. The same documents come back in the same order.
+settings = {"retrievers": [bm25, vector], "weights": [0.5, 0.5]}
+after = After(**settings).invoke(question)
+if Before is not None:
+    assert after == Before(**settings).invoke(question)
+print("Drop-in, same order:")
+for document in after:
+    print("  ", document.page_content)
+
+# What it could never do: k and filter where they are needed, and scores.
+assert After(**settings).invoke(question, k=2) == after[:2]
+scored = After(**settings, with_scores=True).invoke(question, filter={"source_id": "wiki/deploys"})
+print("\nFiltered, with scores:")
+for document in scored:
+    print(f"   {document.metadata['score']:.4f}", document.page_content)
+
+# Step 2: the native class. Gates, one chunk a source, fresh before stale, and a receipt for every result.
+retriever = FusionRetriever(
+    retrievers={"bm25": bm25, "vector": vector},
+    weights={"bm25": 0.6, "vector": 0.4},
+    gate={"vector": 0.2},
+    dedup=True,
     half_life=30,
+    k=3,
 )
-print("\nwith k=3, gate, dedup and half-life:")
-for document in fused.invoke(question):
+print("\nFused with gate, dedup and half-life:")
+found = retriever.invoke(question)
+for document in found:
     print(f"   {document.metadata['score']:.3f}", document.page_content)
-told = fused.explain(question)
-print()
-print(told)
-print("\nwhy not the cat?", told.why_not("doc-5"))
+assert found[0].page_content == "Since May, deploys go out every day."
+
+told = retriever.explain(question)
+print("\nWhy?", told.receipts[0], sep="\n   ")
+print("Why not?")
+for name in ("approvals", "lunch", "ticket"):
+    print("  ", told.why_not(name))
+assert told.why_not("approvals") == "approvals: dedup: collapsed into tuesdays of source wiki/deploys"
