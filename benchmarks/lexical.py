@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sqlite3
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -91,9 +91,15 @@ def bm25s_with(texts, backend):
     return lambda query: engine.retrieve([query], k=K, show_progress=False, n_threads=0), took
 
 
-def resident():
-    """Resident memory in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def bytes_of(index):
+    """What an index holds: arrays, ids, the vocabulary, and where each id is."""
+    state = index._state  # noqa: SLF001
+    arrays = [state.lengths, state.stamps]
+    for segment in state.segments:
+        arrays += [getattr(segment, name) for name in ("terms", "starts", "rows", "codes", "most", "shortest")]
+    strings = sum(map(sys.getsizeof, state.ids)) + sum(map(sys.getsizeof, state.vocabulary))
+    tables = sys.getsizeof(state.ids) + sys.getsizeof(state.vocabulary) + sys.getsizeof(index._where)  # noqa: SLF001
+    return sum(array.nbytes for array in arrays) + strings + tables
 
 
 def timed(call):
@@ -106,11 +112,9 @@ def ours(texts):
     """The index, and what making, keeping and reading it costs."""
     BM25Index(accelerate=True)  # numba's import is not part of loading an index
     joined = [(str(n), " ".join(text)) for n, text in enumerate(texts)]
-    gc.collect()
-    before = resident()
     plain = BM25Index(str.split, accelerate=False)
     _, built = timed(lambda: plain.add_many(joined))
-    memory = (resident() - before) / len(texts)
+    memory = bytes_of(plain) / len(texts)
     blob, saved = timed(plain.to_bytes)
     quick, loaded = timed(lambda: BM25Index.from_bytes(blob, analyzer=str.split, accelerate=True))
     return (
@@ -191,6 +195,14 @@ def report(name, times, costs, lively):
     return text
 
 
+def growth(results):
+    """How time grows from the smallest to the largest run of made-up texts."""
+    sizes = sorted(size for size in results if isinstance(size, int))
+    small, large = results[sizes[0]][0], results[sizes[-1]][0]
+    told = ", ".join(f"{who} {large[who] / small[who]:.0f} ×" for who in small)
+    return f"## Growth\n\nFrom {sizes[0]:,} to {sizes[-1]:,} texts ({sizes[-1] // sizes[0]} ×), a query takes: {told}."
+
+
 def plot(results):
     import matplotlib as mpl
 
@@ -222,6 +234,8 @@ def main():
         texts, questions = real(chosen.seed)
         results["real"] = measure(texts, questions, len(texts))
         parts += report(f"{len(texts):,} real sentences", *results["real"])
+    parts.append(growth(results))
+    print(parts[-1])
     if chosen.write:
         OUT.mkdir(parents=True, exist_ok=True)
         plot(results)
