@@ -282,8 +282,6 @@ def _ask_memory(panel: Panel, asked: Asked) -> Steps:
         more: dict[str, Any] = {"score": result.score} if asked.with_scores else {}
         if asked.receipts and result.receipt is not None:
             more["hybridmem"] = result.receipt.to_dict()
-        if getattr(result, "degraded", False):
-            more["degraded"] = True
         documents.append(to_document(result.memory, **more))
     explanation = outcomes[1].value if asked.explain else None
     return Found(documents, explanation)

@@ -167,7 +167,7 @@ class EnsembleRetriever(ParentRetriever):
         for place, retriever in enumerate(self.retrievers, start=1):
             value = retriever.invoke(query, child_config(config, run, place))
             lists.append(value if are_documents(value) else documents_of(value, f"retriever_{place}"))
-        lane.took((time.perf_counter() - started) / len(lists))
+        lane.took((time.perf_counter() - started) / max(1, len(lists)))
         return lists
 
     def _requests(self, run: RunManager, config: RunnableConfig, filter: Any) -> list[Request]:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from hybridmem.errors import ArmError, ConfigError
 from langchain_hybridmem import EnsembleRetriever
+from langchain_hybridmem.ensemble import _Lane
 
 TEXTS = ["alpha", "beta", "gamma", "δέλτα", "ε", "", "書", "a b", "beta ", "BETA", "7"]
 METADATA = st.dictionaries(st.sampled_from(["uid", "lang", "n"]), st.sampled_from(["x", "y", "z", 1, None]), max_size=3)
@@ -177,6 +178,10 @@ def test_defect_scores_and_the_metadata_of_later_duplicates_are_there_when_asked
     two = Fixed(docs=[Document(page_content="b"), Document(page_content="a", metadata={"n": 2, "url": "u"})])
     plain = EnsembleRetriever(retrievers=[one, two])
     assert [document.metadata for document in plain.invoke("?")] == [{"n": 1}, {}]
+    merged = EnsembleRetriever(retrievers=[one, two], merge_metadata=True)
+    assert [document.metadata for document in merged.invoke("?")] == [{"n": 1, "url": "u"}, {}]
+    scored = EnsembleRetriever(retrievers=[one, two], with_scores=True)
+    assert [set(document.metadata) for document in scored.invoke("?")] == [{"n", "score"}, {"score"}]
     rich = EnsembleRetriever(retrievers=[one, two], with_scores=True, merge_metadata=True)
     assert [document.metadata for document in rich.invoke("?")] == [
         {"n": 1, "url": "u", "score": 0.5 / 61 + 0.5 / 62},
@@ -504,6 +509,42 @@ def test_quick_retrievers_need_no_threads_and_are_noticed_when_they_become_slow(
     new.invoke("?")
     assert not lane.quick
     assert len(threads) > 1
+
+
+def test_one_hiccup_is_forgiven_and_slow_retrievers_are_not():
+    def lane():
+        made = _Lane()
+        for pace in made.paces(2):
+            pace.seconds = 0.0
+        made.learn()
+        assert made.quick
+        return made
+
+    forgiving = lane()
+    for _ in range(5):
+        forgiving.took(0.5)
+        forgiving.took(0.0001)
+    assert forgiving.quick
+    waiting, working = lane(), lane()
+    for _ in range(2):
+        waiting.took(0.5)
+    for _ in range(3):
+        working.took(0.001)
+    assert (waiting.quick, working.quick) == (False, True)
+    working.took(0.001)
+    assert not working.quick
+
+
+def test_retrievers_can_be_changed_later():
+    new = EnsembleRetriever(retrievers=[fixed("a")])
+    for _ in range(8):
+        new.invoke("?")
+    new.retrievers.append(fixed("b"))
+    new.weights.append(0.5)
+    assert texts(new.invoke("?")) == ["a", "b"]
+    new.retrievers = []
+    with pytest.raises(ValueError, match="Number of rank lists"):
+        new.invoke("?")
 
 
 def test_a_vector_store_keeps_its_own_filter_beside_ours():

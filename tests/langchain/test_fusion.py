@@ -616,6 +616,23 @@ def test_an_error_is_told_to_the_run():
     assert [run["ended"] for run in recorder.runs.values()] == [["a"], ["a"]]
 
 
+def test_events_stream_from_the_arms_too():
+    class Old(BaseRetriever):
+        def _get_relevant_documents(self, query):  # as retrievers were written before runs had managers
+            return docs("o")
+
+    retriever = FusionRetriever(retrievers=[plain("a"), Old(), InMemoryVectorStore(Axes()).as_retriever()], k=2)
+
+    async def events():
+        return [event async for event in retriever.astream_events("1,0", version="v2")]
+
+    ended = [event for event in asyncio.run(events()) if event["event"] == "on_retriever_end"]
+    assert {event["name"] for event in ended} == {"FusionRetriever", "Plain", "Old", "VectorStoreRetriever"}
+    root = next(event["run_id"] for event in ended if event["name"] == "FusionRetriever")
+    assert all(event["parent_ids"] == [root] for event in ended if event["run_id"] != root)
+    assert texts(ask(retriever, "1,0")) == ["a", "o"]
+
+
 def test_the_hooks_of_a_base_retriever_work_too():
     retriever = FusionRetriever(retrievers=[plain("abc")])
     run = CallbackManagerForRetrieverRun.get_noop_manager()
@@ -755,6 +772,13 @@ def test_a_memory_has_arms_of_its_own(memory):
         FusionRetriever.from_memory(memory, k=0)
     with pytest.raises(ConfigError):
         FusionRetriever.from_memory(memory).invoke("x", filter={"a": {"$like": "b"}})
+
+
+def test_a_memorys_receipts_tell_of_the_fallback(memory):
+    nothing_passes = Fusion(weights={"bm25": 1.0}, gate=QualityGate(floor=1e9))
+    found = ask(FusionRetriever.from_memory(memory, recipe=nothing_passes, receipts=True), "Lisbon")
+    assert found
+    assert all(document.metadata["hybridmem"]["degraded"] for document in found)
 
 
 def test_a_failing_memory_is_skipped_when_asked():
