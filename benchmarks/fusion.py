@@ -37,6 +37,7 @@ NOW = 1_800_000_000.0
 DAY = 86_400.0
 RECIPE = Fusion(gate=QualityGate(floor={"a": 0.1, "b": 0.1}), dedup=SourceDedup(), boost=HalfLife())
 SIZES = (20, 100, 1000)
+TIMES = 7
 
 
 def medians(rivals, make, *, rounds, calls=1, fresh=False):
@@ -227,11 +228,13 @@ def slow_arms():
         "llamaindex_hybridmem.FusionRetriever": (LlamaFusion(llama), "retrieve", "aretrieve"),
     }  # fmt: skip
     rows = []
-    for name, (retriever, now, later) in rivals.items():
-        call, acall = getattr(retriever, now), getattr(retriever, later)
-        sync = wall(lambda call=call: call("?"))
-        taken, stall = wall_and_stall(lambda acall=acall: acall("?"))
-        rows.append((name, f"{sync:.2f} s", f"{taken:.2f} s", f"{stall * 1e3:.0f} ms"))
+    for name, (retriever, at_once, on_loop) in rivals.items():
+        call, acall = getattr(retriever, at_once), getattr(retriever, on_loop)
+        sync = [wall(lambda call=call: call("?")) for _ in range(TIMES)]
+        later = [wall_and_stall(lambda acall=acall: acall("?")) for _ in range(TIMES)]
+        taken, stalls = zip(*later, strict=True)
+        stall = f"{statistics.median(stalls) * 1e3:.0f} ms ({max(stalls) * 1e3:.0f} ms)"
+        rows.append((name, f"{statistics.median(sync):.2f} s", f"{statistics.median(taken):.2f} s", stall))
     return rows
 
 
@@ -289,13 +292,16 @@ def main():
     note = f"The native `FusionRetriever.invoke` with `k=8`, scores and merged metadata takes {native:.1f} µs."
     parts += ["## Whole calls, two trivial retrievers of 20", table(["call", *header[1:]], whole), note]
     stalls = table(["retriever", "sync", "async", "longest stall of a ticker"], slow_arms())
-    parts += ["## Two retrievers of 0.2 s each", stalls]
+    waits = f"Wall time, medians of {TIMES} calls; of the longest stalls the median and, in brackets, the worst."
+    parts += ["## Two retrievers of 0.2 s each", stalls, waits]
     about = (
         "Ours fuses with quality gate, source dedup and half-life; theirs merge ranks only. Half of the documents "
         "stand in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts "
         "have 400 characters. Fresh objects are made for each call, as a store makes them: their strings have not "
         "been hashed yet, and little of them is in the processor's cache. Drop-ins return the top 10 (LlamaIndex) or "
-        "the whole union (LangChain), as their originals do."
+        "the whole union (LangChain), as their originals do. The Python version matters: 3.12 and 3.13 run "
+        "EnsembleRetriever's loops faster than 3.10 and 3.11 do, and there fusing documents with all three stages "
+        "costs 1.1 to 1.2 of its bare fusion; the other ratios stay as they are."
     )
     parts = [about, "![ratios](fusion.png)", *parts]
     print("\n\n".join(parts))
