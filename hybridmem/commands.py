@@ -13,7 +13,6 @@ from typing import IO, Any, NamedTuple
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory import HybridMemory
-from hybridmem.types import Memory
 
 __all__ = ["COMMANDS", "Command"]
 
@@ -103,7 +102,9 @@ def _import(args: argparse.Namespace) -> int:
     source = Path(args.source)
     with _open(args, must_exist=False) as memory:
         if args.source != "-" and source.is_dir():
-            print(len(memory.add_many(_notes(source), progress=_progress("imported"))))
+            from hybridmem.stores.folder import read_notes
+
+            print(len(memory.add_many(read_notes(source), progress=_progress("imported"))))
             return 0
         handle = sys.stdin if args.source == "-" else source.open(encoding="utf-8")
         with handle:
@@ -118,15 +119,6 @@ def _import(args: argparse.Namespace) -> int:
             else:
                 print(len(memory.add_many(map(_row_memory, everything), progress=_progress("imported"))))
     return 0
-
-
-def _notes(folder: Path) -> Iterator[Memory]:
-    """The Markdown notes of a folder, by path; a note without an id of its own is named by its path."""
-    from hybridmem.stores.notes import parse_note
-
-    for path in sorted(folder.rglob("*.md")):
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        yield parse_note(path.read_text(encoding="utf-8"), default_id=name, modified=path.stat().st_mtime).memory
 
 
 def _rows(handle: IO[str], name: str) -> Iterator[dict[str, Any]]:
