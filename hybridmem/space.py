@@ -11,20 +11,22 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hybridmem.errors import CorruptStoreError, EmbeddingError
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
+from hybridmem.indexes.roster import Roster
 from hybridmem.indexes.vector import VectorIndex
 from hybridmem.stores.base import Store, View
 from hybridmem.text import Analyzer
-from hybridmem.times import epoch
-from hybridmem.types import Edge, Entry, Graph, Hits, Memory
+from hybridmem.types import Edge, Entry, Graph, Hits
 
 __all__ = ["Ask", "IndexSettings", "LocalSpace", "Space"]
 
 log = logging.getLogger("hybridmem")
 SNAPSHOT_AFTER = 2_000
-"""Changes after which the text index is written down again, so that the next open need not read them all."""
+"""Changes after which the indexes are written down again, so that the next open need not follow them all."""
+CATCH_UP = 200
+"""One change in so many is followed in less time than writing everything down again takes."""
 BATCH = 2_000
 
 
@@ -96,7 +98,7 @@ class LocalSpace:
         self._settings = settings
         self._lock = threading.RLock()
         self._seen = -1
-        self._entries: dict[str, Entry] = {}
+        self._roster = Roster() if settings.graph is None else Roster(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}
         self._text = self._new_text()
         self._vector = self._new_vector()
@@ -121,56 +123,57 @@ class LocalSpace:
     def _open(self) -> int:
         """Read what is written down, so that only the changes after it (their seq is given) are left to follow.
 
-        The text index comes from its snapshot, where that is whole; entries, vectors and graph from one scan that
-        reads no text. Without either, everything is built from the log.
+        Text index and roster come from their snapshots, where those are whole; the graph from the roster, and the
+        vectors in one go from the store. Without snapshots everything is built from the log.
         """
         if self._view.as_of is not None or self._view.superseded:
             return 0
-        if self._settings.make_vectors is not None and self._vector is not None:  # it remembers how far it has come
+        own_vectors = self._settings.make_vectors is not None
+        if own_vectors and self._vector is not None:  # it remembers how far it has come
             heal = getattr(self._vector, "heal", None)
             if heal is not None:
                 heal(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
-        saved = self._store.load_snapshot("bm25", namespace=self._view.namespace)
-        restored = None if saved is None else self._restore(saved[1])
-        if restored is None:
+        text, roster = self._saved_text(), self._saved_roster()
+        if text is None:
             return 0
-        scan = getattr(self._store, "scan", None)
-        plain = self._settings.make_vectors is None and not (self._graph is not None and self._graph.reads_texts)
-        if scan is None or not plain:
-            restored.apply(self._store.changes(restored.watermark, view=self._view))
-            self._text, self._saved = restored, restored.watermark
+        self._text = text
+        pieces = None if self._vector is None or own_vectors else getattr(self._store, "vector_pieces", None)
+        whole = pieces is not None or self._vector is None or own_vectors
+        if roster is None or not whole or (self._graph is not None and self._graph.reads_texts):
+            text.apply(self._store.changes(text.watermark, view=self._view))  # from 0 on nobody tells what is gone
             return 0
-        self._text, self._saved = restored, restored.watermark
-        self._load(list(scan(view=self._view)))
-        return restored.watermark
+        self._roster, self._saved = roster, min(text.watermark, roster.watermark)
+        self._load(roster, pieces)
+        return self._saved
 
-    def _load(self, rows: list[Scanned]) -> None:
-        self._entries = {row.entry.id: row.entry for row in rows}
+    def _load(self, roster: Roster, pieces: Callable[..., Any] | None) -> None:
         edges = self._store.edges(view=self._view)
         for edge in edges:
             self._contradict(edge, gone=False)
         if self._graph is not None:
-            self._graph.load(rows, edges)
-        embedded = [row for row in rows if row.vector is not None]
-        if self._vector is not None and embedded:
-            size = len(embedded[0].vector or b"")
-            if any(len(row.vector or b"") != size for row in embedded):
-                raise EmbeddingError("the stored vectors have several dimensions: embed them again with reindex()")
-            matrix = np.frombuffer(b"".join([row.vector or b"" for row in embedded]), "<f4").reshape(len(embedded), -1)
-            times = [-math.inf if row.entry.updated_at is None else row.entry.updated_at for row in embedded]
-            ids = [row.entry.id for row in embedded]
-            self._vector.load(ids, matrix, times, watermark=max(row.seq for row in embedded))
+            self._graph.load(roster, edges)
+        if self._vector is not None and pieces is not None:
+            with pieces(view=self._view) as (newest, rows):
+                self._vector.load(map(_columns, rows), size=len(roster), watermark=newest)
 
-    def _restore(self, blob: bytes) -> BM25Index | None:
-        fresh = self._new_text()
-        try:
-            read = BM25Index.from_bytes(blob)
-        except CorruptStoreError as error:
-            log.warning("the saved text index is damaged and is built again: %s", error)
-            return None
-        same = (read.analyzer, read.k1, read.b) == (fresh.analyzer, fresh.k1, fresh.b)
+    def _saved_text(self) -> BM25Index | None:
+        read: BM25Index | None = self._restored("bm25", BM25Index.from_bytes)
+        fresh = self._text
+        same = read is not None and (read.analyzer, read.k1, read.b) == (fresh.analyzer, fresh.k1, fresh.b)
         return read if same else None
+
+    def _saved_roster(self) -> Roster | None:
+        read: Roster | None = self._restored("roster", Roster.from_bytes)
+        return read if read is not None and read.links_key == self._roster.links_key else None
+
+    def _restored(self, name: str, read: Callable[[bytes], Any]) -> Any:
+        saved = self._store.load_snapshot(name, namespace=self._view.namespace)
+        try:
+            return None if saved is None else read(saved[1])
+        except CorruptStoreError as error:
+            log.warning("the saved %s is damaged and is built again: %s", name, error)
+            return None
 
     def _follow(self, since: int) -> None:
         batch: list[Change] = []
@@ -180,7 +183,7 @@ class LocalSpace:
                 self._apply(batch)
                 batch = []
         self._apply(batch)
-        if self._text.watermark - self._saved >= SNAPSHOT_AFTER:
+        if self._behind() >= max(SNAPSHOT_AFTER, len(self._roster) // 20):
             self.save()
 
     def _apply(self, batch: Sequence[Change]) -> None:
@@ -188,8 +191,7 @@ class LocalSpace:
         for change in batch:
             if change.edge is not None:
                 self._contradict(change.edge, gone=change.gone)
-            elif change.memory is not None:
-                self._entries[change.id] = _entry(change.memory)
+        self._roster.put(batch)
         behind = self._text.watermark
         self._text.apply([change for change in batch if change.seq > behind and change.edge is None])
         if self._vector is not None:
@@ -197,9 +199,7 @@ class LocalSpace:
             self._vector.apply([change for change in batch if change.seq > reached])
         if self._graph is not None:
             self._graph.apply(batch)
-        for change in batch:
-            if change.memory is None and change.edge is None:
-                self._entries.pop(change.id, None)
+        self._roster.drop(batch)
 
     def _contradict(self, edge: Edge, *, gone: bool) -> None:
         if edge.relation != "contradicts":
@@ -211,13 +211,19 @@ class LocalSpace:
             else:
                 others.add(b)
 
+    def _behind(self) -> int:
+        """How many changes the next open would have to follow."""
+        return self._roster.watermark - self._saved
+
     def save(self) -> None:
-        """Write the text index down."""
-        if self._view.as_of is not None or self._view.superseded or self._text.watermark == self._saved:
+        """Write text index and roster down, unless following what is new takes hardly longer than reading them."""
+        behind = self._behind()
+        if self._view.as_of is not None or self._view.superseded or not behind or behind * CATCH_UP < len(self._roster):
             return
-        watermark = self._text.watermark
-        self._store.save_snapshot("bm25", watermark, self._text.to_bytes(), namespace=self._view.namespace)
-        self._saved = watermark
+        for name, index in (("bm25", self._text), ("roster", self._roster)):
+            data = index.to_bytes()
+            self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+        self._saved = self._roster.watermark
 
     def close(self) -> None:
         """Let go of what the vector index holds open."""
@@ -261,7 +267,7 @@ class LocalSpace:
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
         """What ranking needs to know of these memories."""
-        return list(map(self._entries.get, ids))
+        return list(map(self._roster.entries.get, ids))
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
         """A still picture of the graph."""
@@ -276,20 +282,13 @@ class LocalSpace:
 
     def count(self) -> int:
         """How many memories this view shows."""
-        return len(self._entries)
+        return len(self._roster)
 
 
-def _entry(memory: Memory) -> Entry:
-    return Entry(
-        memory.id,
-        memory.source_id,
-        memory.thread,
-        epoch(memory.created_at),
-        epoch(memory.updated_at),
-        memory.status,
-        memory.strength,
-        memory.confidence,
-        memory.access_count,
-        epoch(memory.last_accessed),
-        len(memory.text.split()),
-    )
+def _columns(piece: Sequence[tuple[str, float | None, bytes]]) -> tuple[list[str], list[float], Any]:
+    """Stored vectors as ids, times and rows."""
+    ids, times, vectors = zip(*piece, strict=True)
+    if len(set(map(len, vectors))) > 1:
+        raise EmbeddingError("the stored vectors have several dimensions: embed them again with reindex()")
+    rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(ids), -1)
+    return list(ids), [-math.inf if when is None else when for when in times], rows

@@ -75,7 +75,8 @@ def append(picture: Picture, rows: Vector, ids: list[str], updated: list[float],
     if not ids:
         return picture
     end = picture.n + len(ids)
-    matrix = room_for(picture.matrix, picture.n, end) if picture.n else room_for(rows[:0], 0, end)
+    matrix = picture.matrix if picture.matrix.shape[1:] == rows.shape[1:] else rows[:0]
+    matrix = room_for(matrix, picture.n, end)
     times = room_for(picture.updated, picture.n, end)
     matrix[picture.n : end] = rows
     times[picture.n : end] = updated

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple, Protocol
 
-from hybridmem.types import Edge, Entry, Hits, Memory
+from hybridmem.types import Edge, Hits, Memory
 
-__all__ = ["Change", "Index", "Scanned"]
+__all__ = ["Change", "Index"]
 
 
 class Change(NamedTuple):
@@ -27,20 +27,6 @@ class Change(NamedTuple):
     gone: bool = False
     text_changed: bool = True
     born: int = 0
-
-
-class Scanned(NamedTuple):
-    """A memory as its indexes read it when they open: no text. A store that has `scan(view=)` opens faster."""
-
-    entry: Entry
-    seq: int
-    born: int
-    entities: tuple[str, ...]
-    metadata: Mapping[str, Any] | None
-    asks: bool
-    """Whether the text holds a question mark."""
-    vector: bytes | None
-    """Little-endian float32."""
 
 
 class Index(Protocol):

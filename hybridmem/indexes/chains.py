@@ -31,10 +31,32 @@ class Links(NamedTuple):
     asks: npt.NDArray[np.bool_]
 
 
+class _Resting(NamedTuple):
+    """Threads as they were loaded, in columns; one that is written to is taken out of `numbers` and becomes a list."""
+
+    numbers: dict[str, int]
+    names: list[str]
+    code: npt.NDArray[np.int32]
+    """Each node's thread by number, -1 for none."""
+    at: npt.NDArray[np.float64]
+    seq: npt.NDArray[np.int64]
+    order: npt.NDArray[np.intp]
+    """Nodes by thread, then by their place in it."""
+    starts: list[int]
+
+    def nodes(self, number: int) -> list[int]:
+        """A thread's nodes in their order."""
+        found: list[int] = self.order[self.starts[number] : self.starts[number + 1]].tolist()
+        return found
+
+
+_NONE = _Resting({}, [], np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.intp), [0])
+
+
 class Chains:
     """The order within each thread, kept while memories come, go and move."""
 
-    __slots__ = ("_after", "_asks", "_before", "_threads", "_where")
+    __slots__ = ("_after", "_asks", "_before", "_resting", "_threads", "_where")
 
     def __init__(self) -> None:
         self._after = Column(np.int32, fill=-1)
@@ -42,36 +64,59 @@ class Chains:
         self._asks = Column(np.bool_, fill=0)
         self._threads: dict[str, list[Turn]] = {}
         self._where: dict[int, tuple[str, Turn]] = {}
+        self._resting = _NONE
 
-    def __len__(self) -> int:
-        return len(self._where)
+    def load(
+        self, threads: Sequence[str | None], times: Sequence[float | None], seqs: Sequence[int], asking: Sequence[int]
+    ) -> None:
+        """Fill empty chains at once: thread, time and seq of nodes 0, 1, 2 and so on, and which of them ask."""
+        numbers: dict[str, int] = {}
+        number = numbers.setdefault
+        code = np.array([-1 if t is None else number(t, len(numbers)) for t in threads], np.int32)
+        at = np.array([math.inf if when is None else when for when in times], np.float64)
+        seq = np.array(seqs, np.int64)
+        order = np.lexsort((seq, at, code))
+        order = order[np.searchsorted(code[order], 0) :]
+        starts = np.searchsorted(code[order], np.arange(len(numbers) + 1)).tolist()
+        self._resting = _Resting(numbers, list(numbers), code, at, seq, order, starts)
+        asks = np.zeros(len(code), np.bool_)
+        asks[list(asking)] = True
+        self._asks.fill(asks)
+        first, second = order[:-1], order[1:]
+        joined = code[first] == code[second]
+        for column, here, there in ((self._after, first, second), (self._before, second, first)):
+            links = np.full(len(code), -1, np.int32)
+            links[here[joined]] = there[joined]
+            column.fill(links)
 
-    def load(self, places: Sequence[tuple[str | None, float | None, int, bool]], /) -> None:
-        """Fill empty chains at once: thread, time, seq and whether it asks, for nodes 0, 1, 2 and so on."""
-        self._asks.fill(np.array([asks for *_, asks in places], np.bool_))
-        for node, (thread, at, seq, _) in enumerate(places):
-            if thread is not None:
-                turn = Turn(math.inf if at is None else at, seq, node)
-                self._threads.setdefault(thread, []).append(turn)
-                self._where[node] = (thread, turn)
-        after = np.full(len(places), -1, np.int32)
-        before = np.full(len(places), -1, np.int32)
-        for turns in self._threads.values():
-            turns.sort()
-            order = np.array([turn.node for turn in turns], np.int32)
-            after[order[:-1]], before[order[1:]] = order[1:], order[:-1]
-        self._after.fill(after)
-        self._before.fill(before)
+    def _turns(self, thread: str) -> list[Turn]:
+        """The turns of a thread, awake: what was loaded as columns becomes a list when it is first written to."""
+        number = self._resting.numbers.pop(thread, None)
+        if number is not None:
+            at, seq = self._resting.at, self._resting.seq
+            turns = [Turn(float(at[node]), int(seq[node]), node) for node in self._resting.nodes(number)]
+            self._threads[thread] = turns
+            self._where.update((turn.node, (thread, turn)) for turn in turns)
+        return self._threads.setdefault(thread, [])
+
+    def _place(self, node: int) -> tuple[str, Turn] | None:
+        """Where a memory stands; None when it is in no thread."""
+        resting = self._resting
+        if node not in self._where and node < len(resting.code) and resting.code[node] >= 0:
+            thread = resting.names[int(resting.code[node])]
+            if thread in resting.numbers:
+                self._turns(thread)
+        return self._where.get(node)
 
     def put(self, thread: str, turn: Turn, *, asks: bool) -> None:
         """Set a memory's thread and place; moving it from where it was, if it was anywhere else."""
         node = turn.node
         if bool(self._asks[node]) != asks:
             self._asks.set(node, int(asks))
-        if self._where.get(node) == (thread, turn):
+        if self._place(node) == (thread, turn):
             return
         self.drop(node)
-        turns = self._threads.setdefault(thread, [])
+        turns = self._turns(thread)
         if not turns or turns[-1] < turn:
             place = len(turns)
             turns.append(turn)
@@ -84,9 +129,10 @@ class Chains:
 
     def drop(self, node: int) -> None:
         """Take a memory out of its thread: its neighbours become each other's."""
-        known = self._where.pop(node, None)
+        known = self._place(node)
         if known is None:
             return
+        del self._where[node]
         thread, turn = known
         turns = self._threads[thread]
         del turns[bisect_left(turns, turn)]
@@ -98,7 +144,7 @@ class Chains:
 
     def seq_of(self, node: int) -> int | None:
         """When this memory was first put into its thread: an update does not move it."""
-        known = self._where.get(node)
+        known = self._place(node)
         return None if known is None else known[1].seq
 
     def freeze(self, count: int) -> Links:

@@ -14,8 +14,9 @@ import numpy as np
 from hybridmem.entities import spot
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.adjacency import Adjacency, Column, Slot, Slots
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.indexes.chains import Chains, Turn
+from hybridmem.indexes.roster import Roster
 from hybridmem.indexes.spreading import Picture, Weights
 from hybridmem.times import epoch
 from hybridmem.types import Edge, Hits, Memory
@@ -116,32 +117,30 @@ class GraphIndex:
             self._picture = self._freeze()
             self.watermark = watermark
 
-    def load(self, rows: Sequence[Scanned], edges: Iterable[Edge] = (), /) -> None:
+    def load(self, roster: Roster, edges: Iterable[Edge] = (), /) -> None:
         """Fill an empty index at once, as `apply` would have: for opening a large store quickly."""
+        entries, settings = roster.entries.values(), self.settings
         with self._lock:
-            self._ids = [row.entry.id for row in rows]
-            self._numbers = dict(zip(self._ids, range(len(rows)), strict=True))
-            self._alive.fill(np.ones(len(rows), np.bool_))
-            self._size = len(rows)
-            if self.settings.thread > 0:
-                self._chains.load(
-                    [(row.entry.thread, row.entry.created_at, row.born or row.seq, row.asks) for row in rows]
-                )
-            for node, row in enumerate(rows):
-                self._load_one(node, row)
+            self._ids = list(roster.entries)
+            self._size = len(self._ids)
+            self._numbers = dict(zip(self._ids, range(self._size), strict=True))
+            self._alive.fill(np.ones(self._size, np.bool_))
+            extras = [(self._numbers[key], extra) for key, extra in roster.extras.items()]
+            if settings.thread > 0:
+                threads, times = [entry.thread for entry in entries], [entry.created_at for entry in entries]
+                born = list(map(roster.born.__getitem__, self._ids))
+                self._chains.load(threads, times, born, [node for node, extra in extras if extra.asks])
+            for node, extra in extras:
+                if extra.links is not None and settings.metadata > 0:
+                    for target in self._targets(node, extra.links):
+                        self._noted[node, target, self._meta] = settings.metadata
+                if extra.entities and settings.entities is not None and settings.shared > 0:
+                    self._put_entities(node, extra.entities)
             for edge in edges:
                 self._note_edge(edge, gone=False)
             self._set_edges()
             self._picture = self._freeze()
-            self.watermark = max((row.seq for row in rows), default=0)
-
-    def _load_one(self, node: int, row: Scanned) -> None:
-        links = row.metadata.get(self.settings.links_key) if row.metadata and self.settings.metadata > 0 else None
-        if links is not None:
-            for target in self._targets(node, links):
-                self._noted[node, target, self._meta] = self.settings.metadata
-        if row.entities and self.settings.entities is not None and self.settings.shared > 0:
-            self._put_entities(node, row.entities)
+            self.watermark = roster.watermark
 
     @property
     def reads_texts(self) -> bool:

@@ -27,10 +27,7 @@ __all__ = ["VectorIndex"]
 
 _FEW = 512  # so few rows are simply looked at in full
 _PATIENCE = 8  # searches that read a large matrix in full before a sketch of it is made
-_UNIT = 1e-6  # how far from 1 the squared length of a float32 unit vector may be
-
-
-_UNIT = 1e-5
+_UNIT = 1e-5  # how far from 1 the squared length of a float32 unit vector may be
 
 
 class VectorIndex:
@@ -77,17 +74,28 @@ class VectorIndex:
             self._write(batch)
             self.watermark = last
 
-    def load(self, ids: list[str], rows: Vector, updated: list[float], /, *, watermark: int) -> None:
-        """Fill an empty index at once with rows of one dimension: for opening a large store quickly."""
+    def load(self, pieces: Iterable[tuple[list[str], list[float], Vector]], /, *, size: int, watermark: int) -> None:
+        """Fill an empty index with at most `size` rows, piece by piece: ids, their times, their vectors.
+
+        For opening a large store quickly: each piece goes straight to its place in the one matrix.
+        """
         with self._lock:
-            self._dim = rows.shape[1]
-            lengths = np.einsum("ij,ij->i", rows, rows)
-            if not (np.abs(lengths - 1.0) < _UNIT).all():  # stored by us they have length 1 already
-                rows = self._checked(list(rows), ids)
-            picture = _matrix.append(_matrix.empty(self._dim), rows, ids, updated)
-            self._rows = dict(zip(ids, range(len(ids)), strict=True))
-            self._now, self._asked = (picture, self._sketched(picture)), None
+            picture = self._now[0]
+            for ids, updated, rows in pieces:
+                if not picture.n:
+                    self._dim = self._dim or rows.shape[1]
+                    picture = picture._replace(matrix=np.empty((size + size // 4, self._dim), np.float32))
+                picture = _matrix.append(picture, self._loadable(rows, ids), ids, updated)
+            self._rows = dict(zip(picture.ids, range(picture.n), strict=True))
+            self._now, self._asked = (picture, None), None
             self.watermark = watermark
+
+    def _loadable(self, rows: Vector, ids: list[str]) -> Vector:
+        if rows.shape[1] != self._dim:
+            raise EmbeddingError(f"the vector of {ids[0]!r} has dimension {rows.shape[1]}, expected {self._dim}")
+        lengths = np.einsum("ij,ij->i", rows, rows)
+        stored = (np.abs(lengths - 1.0) < _UNIT).all()  # by us they were stored with length 1 already
+        return rows if stored else self._checked(list(rows), ids)
 
     def add(self, key: str, vector: Any, /, *, updated_at: datetime | None = None) -> None:
         """Add one vector, or replace the one of this id."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.folder import Folder, Synced, read_notes
 from hybridmem.stores.sqlite import SQLiteStore
@@ -165,9 +166,9 @@ class MarkdownStore:
         """What ranking needs to know of every memory in view."""
         return self.index.entries(view=view)
 
-    def scan(self, *, view: View) -> Iterator[Scanned]:
-        """Every memory in view without its text, for indexes that open."""
-        return self.index.scan(view=view)
+    def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]:
+        """Every vector in view, piece by piece."""
+        return self.index.vector_pieces(view=view)
 
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids."""

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
@@ -13,7 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hybridmem.conditions import FIELDS
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.stores.base import Version, View
 from hybridmem.stores.codec import BODY, decode_vector, memory_from
 from hybridmem.stores.log import DELETE, ERASE, VECTOR, VITALS, marks
@@ -32,12 +31,14 @@ __all__ = [
     "last_seq",
     "namespaces",
     "page",
-    "scan",
     "scope",
+    "vector_pieces",
     "vectors",
 ]
 
 _MOMENTS = 256
+_PIECE = 512
+"""Vectors read at a time: few enough to stay in the processor's cache until they stand in the matrix."""
 _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
@@ -46,9 +47,6 @@ _ENTRY = (
 )
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own
-
-
-_WIDE = len(Entry._fields)
 
 
 class Scope(NamedTuple):
@@ -183,27 +181,17 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
     return list(map(_entry, rows))
 
 
-def scan(conn: sqlite3.Connection, view: View, /) -> Iterator[Scanned]:
-    """Every memory in view without its text: what the indexes need when they open, and nothing decoded in vain."""
+def vector_pieces(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
+    """Every vector in view, a few hundred at a time: id, updated_at and little-endian float32."""
     s = scope(conn, view)
-    columns = _ENTRY.format(h=s.h, e="b")
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
     rows = conn.execute(
-        f"SELECT {columns}, {s.h}.seq, {s.h}.born, b.entities, b.metadata, "
-        f"instr(b.text, '?') + instr(b.text, '？') > 0, x.data FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
-        f"LEFT JOIN vectors x ON x.seq = {s.h}.vector WHERE {s.where} ORDER BY {s.h}.seq",
+        f"SELECT m.id, {e}.updated_at, x.data FROM {tables} JOIN vectors x ON x.seq = {s.h}.vector "
+        f"WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),
     )
-    for row in rows:
-        entities, metadata = row[_WIDE + 2], row[_WIDE + 3]
-        yield Scanned(
-            Entry._make(row[:_WIDE]),
-            row[_WIDE],
-            row[_WIDE + 1],
-            tuple(json.loads(entities)) if entities else (),
-            json.loads(metadata) if metadata else None,
-            bool(row[_WIDE + 4]),
-            row[_WIDE + 5],
-        )
+    while piece := rows.fetchmany(_PIECE):
+        yield piece
 
 
 def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:

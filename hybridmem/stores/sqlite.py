@@ -13,7 +13,7 @@ from typing import Any
 
 from hybridmem import filters
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.stores import codec, reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.pool import guarded, translate
@@ -122,10 +122,11 @@ class SQLiteStore(SQLiteWriter):
         with self._reading() as conn:
             return reads.entries(conn, view)
 
-    def scan(self, *, view: View) -> Iterator[Scanned]:
-        """Every memory in view without its text, for indexes that open."""
+    @contextmanager
+    def vector_pieces(self, *, view: View) -> Iterator[tuple[int, Iterator[_list[tuple[str, float | None, bytes]]]]]:
+        """Every vector in view, piece by piece, and the seq up to which they are told: read them inside the `with`."""
         with translate(self.path), self._pool.snapshot() as conn:
-            yield from reads.scan(conn, view)
+            yield reads.last_seq(conn), reads.vector_pieces(conn, view)
 
     @guarded
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:

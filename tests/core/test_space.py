@@ -1,4 +1,4 @@
-"""Opening: what is read from snapshots and scans is what following the log from its start would have built."""
+"""Opening: what is read from snapshots is what following the log from its start would have built."""
 
 import pytest
 from hypothesis import given
@@ -65,6 +65,37 @@ def test_opening_from_what_was_written_down_equals_following_the_log(tmp_path_fa
     with rebuilt(path, clock) as fresh:
         assert answers(fresh) == got
         assert fresh._engine.space(View()).contradictions(list("abcdef")) == pairs
+
+
+@pytest.mark.parametrize("lost", ["roster", "bm25"])
+def test_one_snapshot_without_the_other_loses_nothing(tmp_path, lost, caplog):
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        memory.add_many([Memory(f"{word} on the sofa?", id=word, thread="t") for word in WORDS])
+        memory.forget("dog")
+        before = answers(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        memory.store.save_snapshot(lost, 3, b"torn")
+        assert answers(memory) == before
+        assert f"the saved {lost} is damaged" in caplog.text
+        assert memory._engine.space(View()).count() == len(WORDS) - 1
+
+
+def test_a_few_changes_are_not_worth_writing_everything_down_again(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+        memory.add_many([Memory(f"cat {n}", id=str(n)) for n in range(250)])
+        memory.search("cat")
+    with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+        written = memory.store.load_snapshot("roster")[0]
+        memory.add("one more cat", id="more")
+        assert memory.search("more")[0].id == "more"
+    with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+        assert memory.store.load_snapshot("roster")[0] == written == 250
+        assert memory.search("more")[0].id == "more"
+        memory.add("and another", id="another")
+        memory.search("another")
+    with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+        assert memory.store.load_snapshot("roster")[0] == 252
+        assert memory.search("another")[0].id == "another"
 
 
 def test_a_graph_that_reads_texts_is_built_from_them(tmp_path):

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError
 from hybridmem.indexes import adjacency, graph, spreading
-from hybridmem.indexes.base import Change, Scanned
+from hybridmem.indexes.base import Change
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
-from hybridmem.types import Activation, Edge, Entry, Memory
+from hybridmem.indexes.roster import Roster
+from hybridmem.types import Activation, Edge, Memory
 
 IDS = [f"m{i}" for i in range(9)]
 
@@ -197,10 +198,12 @@ class TestAgainstTheReference:
     @given(st.lists(memories, max_size=8), st.lists(edges, max_size=8), st.lists(steps, max_size=8), choices, seed_sets)
     @settings(max_examples=60, deadline=None)
     def test_loading_at_once_is_the_same_as_following(self, start, links, later, chosen, seeds):
-        """A store's scan fills an index as its changes would have, and both go on alike."""
+        """A roster fills an index as the changes would have, and both go on alike."""
         puts = [Change(n, f"m{n}", memory, born=n) for n, memory in enumerate(start, 1)]
         loaded, followed = GraphIndex(chosen), GraphIndex(chosen)
-        loaded.load([scanned(change) for change in puts], links)
+        roster = Roster(chosen.links_key)
+        roster.put(puts)
+        loaded.load(roster, links)
         followed.apply([*puts, *(Change(20, "", edge=edge) for edge in links)])
         for _ in range(2):
             assert len(loaded) == len(followed)
@@ -209,13 +212,6 @@ class TestAgainstTheReference:
             numbered = [change._replace(seq=100 + n) for n, change in enumerate(later)]
             loaded.apply(numbered)
             followed.apply(numbered)
-
-
-def scanned(change):
-    memory = change.memory
-    when = None if memory.created_at is None else memory.created_at.timestamp()
-    entry = Entry(change.id, thread=memory.thread, created_at=when)
-    return Scanned(entry, change.seq, change.born, memory.entities, memory.metadata, "?" in memory.text, None)
 
 
 class TestArithmetic:

@@ -191,7 +191,8 @@ def test_rows_are_loaded_at_once():
     expected = filled(rows).search(rows[7], k=3)
     for scale in (1, 3):
         index = VectorIndex()
-        index.load(list(ids), rows * scale, times, watermark=77)
+        parts = (slice(0, 20), slice(20, 50))
+        index.load(((ids[p], times[p], rows[p] * scale) for p in parts), size=30, watermark=77)
         assert (len(index), index.watermark) == (50, 77)
         assert index.search(rows[7], k=3).ids == expected.ids
     assert index.score(rows[7], ["m7"]) == pytest.approx([1.0])

@@ -1,0 +1,64 @@
+"""Arrays and texts as checksummed bytes: a magic line, a JSON head, raw columns, a digest over all of it. No pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridmem.errors import CorruptStoreError
+
+__all__ = ["Array", "from_bytes", "pack_texts", "to_bytes", "unpack_texts"]
+
+Array = npt.NDArray[Any]
+_DIGEST = 16
+
+
+def to_bytes(magic: bytes, head: Mapping[str, Any], arrays: Mapping[str, Array], /) -> bytes:
+    """The head (anything JSON can hold) and the arrays, to be read by `from_bytes`."""
+    shapes = {name: [array.dtype.str, len(array)] for name, array in arrays.items()}
+    text = json.dumps({**head, "arrays": shapes}).encode()
+    body = [magic, len(text).to_bytes(8, "little"), text]
+    body.extend(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in body:
+        digest.update(part)
+    return b"".join((*body, digest.digest()))
+
+
+def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The head and read-only views of the arrays, or CorruptStoreError: never a part of them."""
+    start = len(magic) + 8
+    if not data.startswith(magic):
+        raise CorruptStoreError(f"these {len(data)} bytes do not begin with {magic!r}: no {what} of this version")
+    if hashlib.blake2b(memoryview(data)[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
+        raise CorruptStoreError(f"the checksum of the {what} ({len(data)} bytes) does not fit: rebuild it")
+    end = start + int.from_bytes(data[len(magic) : start], "little")
+    head = json.loads(data[start:end])
+    arrays = {}
+    for name, (kind, count) in head["arrays"].items():
+        arrays[name] = np.frombuffer(data, np.dtype(kind), count, end)
+        end += arrays[name].nbytes
+    return head, arrays
+
+
+def pack_texts(name: str, texts: Sequence[str | None], /) -> dict[str, Array]:
+    """A column of texts as two arrays: their sizes (-1 for None) and all of them in a row."""
+    sizes = np.array([-1 if text is None else len(text) for text in texts], np.int32)
+    whole = "".join([text for text in texts if text]).encode("utf-8", "surrogatepass")
+    return {f"{name}.sizes": sizes, name: np.frombuffer(whole, np.uint8)}
+
+
+def unpack_texts(name: str, arrays: Mapping[str, Array], /) -> list[Any]:
+    """The texts that `pack_texts` packed."""
+    sizes = arrays[f"{name}.sizes"]
+    whole = arrays[name].tobytes().decode("utf-8", "surrogatepass")
+    texts: list[Any] = [whole[begin:end] for begin, end in pairwise(accumulate(sizes.clip(0).tolist(), initial=0))]
+    for place in np.flatnonzero(sizes < 0).tolist():
+        texts[place] = None
+    return texts
