@@ -351,12 +351,11 @@ def _listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | No
 
 def complete(space: Space, ask: Ask, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
     """What each arm thinks of the candidates that only the others found; a score of 0 is no opinion."""
-    everything = list(dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()])))
-    known: dict[str, dict[str, float]] = {}
-    for arm, hits in found.items():
-        have = set(hits.ids)
-        missing = [key for key in everything if key not in have]
-        scores = space.score(arm, ask, missing) if missing else []
-        known[arm] = {key: score for key, score in zip(missing, scores, strict=True) if score}
-        known[arm].update(zip(hits.ids, hits.scores, strict=True))
+    known = {arm: dict(zip(*hits, strict=True)) for arm, hits in found.items()}
+    everything = dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()]))
+    for arm, opinions in known.items():
+        missing = [key for key in everything if key not in opinions]
+        if missing:
+            scores = space.score(arm, ask, missing)
+            opinions.update([pair for pair in zip(missing, scores, strict=True) if pair[1]])  # type: ignore[misc]
     return known

@@ -33,6 +33,8 @@ class SourceDedup:
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items
         sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
+        if context.trace is None and len(set(sources)) == len(sources):
+            return ranking  # every source speaks once as it is
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         if context.trace is not None:
             self._tell(ranking, sources, set(keep), context.trace)

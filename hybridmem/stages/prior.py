@@ -54,9 +54,9 @@ def _words(items: Sequence[Any], context: Context) -> list[float]:
     """The column `words`, counted from the text where an item does not know it."""
     counts = context.reader.column(items, "words")
     if None not in counts:
-        return [float(count) for count in counts]
+        return counts
     texts = context.reader.column(items, "text")
-    return [float(len((text or "").split()) if n is None else n) for n, text in zip(counts, texts, strict=True)]
+    return [len((text or "").split()) if n is None else n for n, text in zip(counts, texts, strict=True)]
 
 
 class Period(NamedTuple):

@@ -56,9 +56,9 @@ class Spread:
             keys, items = self._joined(ranking, incoming, graph)
             if context.trace is not None:
                 self._tell(seeds, [key for key in keys if key in incoming], graph, context.trace)
-            merged = [*scores, *([0.0] * (len(keys) - len(scores)))]
             strength, get = self.strength, incoming.get
-            raised = [score + strength * get(key, 0.0) for key, score in zip(keys, merged, strict=True)]
+            raised = [score + strength * get(key, 0.0) for key, score in zip(keys, scores)]  # noqa: B905
+            raised += [strength * incoming[key] for key in keys[len(scores) :]]
         if self.thread > 0:
             raised = self._heard(keys, items, scores, raised, context)
         return ranking if raised is scores else reorder(Ranking(keys, items, raised), raised)
@@ -66,29 +66,28 @@ class Spread:
     @staticmethod
     def _joined(ranking: Ranking, incoming: Mapping[str, float], graph: Graph) -> tuple[list[str], list[Any]]:
         """The ranking's keys and items, followed by those that only their neighbours brought."""
-        known = set(ranking.keys)
-        fresh = sorted([key for key in incoming if key not in known])
-        found = [(key, item) for key, item in zip(fresh, graph.items(fresh), strict=True) if item is not None]
-        return [*ranking.keys, *(key for key, _ in found)], [*ranking.items, *(item for _, item in found)]
+        fresh = sorted(incoming.keys() - ranking.keys)
+        found = graph.items(fresh)
+        if None in found:
+            kept = [(key, item) for key, item in zip(fresh, found, strict=True) if item is not None]
+            fresh, found = [key for key, _ in kept], [item for _, item in kept]
+        return ranking.keys + fresh, ranking.items + found
 
     def _heard(
         self, keys: list[str], items: list[Any], scores: list[float], raised: list[float], context: Context
     ) -> list[float]:
         """Raised scores with what the thread of each item brings: thread · the best merged score in it."""
         threads = context.reader.column(items, "thread")
-        best: dict[Any, float] = {}
-        have = best.get
-        for thread, score in zip(threads, scores):  # noqa: B905  what joined later has no score of its own
-            if score > have(thread, 0.0):
-                best[thread] = score  # noqa: PERF403  the best, not the last
+        size = len(scores)  # best first; what joined later has no score of its own
+        best: dict[Any, float] = dict(zip(threads[size - 1 :: -1], scores[::-1], strict=True))
         best.pop(None, None)
-        own = [*scores, *([0.0] * (len(items) - len(scores)))]
-        share = self.thread
+        have, share = best.get, self.thread
+        own = scores + [0.0] * (len(items) - size)
         if context.trace is not None:
             for key, thread, alone in zip(keys, threads, own, strict=True):
                 where = "by itself" if thread not in best else f"in thread {thread}"
                 context.trace.say("spread", key, f"+{share * have(thread, alone):.4g} for the best score {where}")
-        return [score + share * have(thread, alone) for score, thread, alone in zip(raised, threads, own, strict=True)]
+        return [score + share * have(thread, alone) for score, thread, alone in zip(raised, threads, own)]  # noqa: B905
 
     def _tell(self, seeds: dict[str, float], targets: list[str], graph: Graph, trace: Trace) -> None:
         for key, won in graph.paths(seeds, targets, hops=self.hops, decay=self.decay).items():
