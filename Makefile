@@ -61,7 +61,7 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 $(VENV)/.wheel: $(BIN)/python $(SOURCES) | $(VENV)/.test
 	rm -rf dist && $(BIN)/python -m uv build -q --wheel --out-dir dist .
 	$(UV) --reinstall-package hybridmem --no-deps dist/hybridmem-*.whl
-	@cd / && $(CURDIR)/$(BIN)/python -c 'import hybridmem as h; assert "site-packages" in h.__file__, h.__file__'
+	@cd / && $(abspath $(BIN))/python -c 'import hybridmem as h; assert "site-packages" in h.__file__, h.__file__'
 	@touch $@
 
 $(VENV)/.lint: $(BIN)/python pyproject.toml

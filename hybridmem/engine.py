@@ -211,7 +211,7 @@ class Engine:
         answer = self.answer(question)
         if question.min_confidence is not None and answer_confidence(answer) < question.min_confidence:
             return []
-        shown = [question.recipe.share(score) for score in answer.ranking.scores]
+        shown = question.recipe.shares(answer.ranking.scores)
 
         @cache
         def explained() -> Explanation:
@@ -310,7 +310,7 @@ class Engine:
         trace = Trace()
         ranking = self.fuse(answer, trace)
         question = answer.question
-        shown = [question.recipe.share(score) for score in ranking.scores]
+        shown = question.recipe.shares(ranking.scores)
         known = list(dict.fromkeys([*ranking.keys, *trace.mentioned()]))
         memories = self.store.get(known, view=question.view)
         texts = {key: memory.text for key, memory in zip(known, memories, strict=True) if memory is not None}

@@ -3,13 +3,18 @@
 This is the recipe most queries run, and the steps between stages would cost more than the stages. `Fusion.run` takes
 this lane only when nobody asks for receipts; the staged path defines the result, and a property test holds the two
 to the same keys and scores.
+
+Hits are numbered: the first list's are places 0, 1, 2 …, the second's follow. Everything after that is about numbers,
+because a list asked by number is the cheapest thing Python has. Sorting by score leaves equal scores in the order of
+places, not yet by best single rank and key: that is put right only where it can be seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.merging import rank_shares
 from hybridmem.stages import HalfLife, QualityGate, SourceDedup
 from hybridmem.stages.boost import DAY, MILLISECONDS
 from hybridmem.stages.gate import NO_FLOOR
@@ -22,6 +27,12 @@ __all__ = ["Boosting", "boosting", "express", "fits"]
 
 _NO_FIELDS = frozenset({"text", "vector"})
 """Names that a reader answers from the item itself, not from its fields."""
+Union = tuple[list[str], list[Any], list[float], int]
+"""Keys, items and scores of both lists, one after the other, and how many of them are the first list's."""
+_new = tuple.__new__
+"""What a named tuple's own `__new__` calls."""
+_NOT_PLAIN: Any = None
+"""The boost for a date that is not plain seconds: no number, so that the product fails and the columns decide."""
 
 
 class Boosting(NamedTuple):
@@ -60,10 +71,26 @@ def _plain_dedup(dedup: SourceDedup) -> bool:
     return type(dedup) is SourceDedup and isinstance(dedup.key, str) and dedup.max_per_source == 1
 
 
-def express(  # noqa: C901, PLR0912  one pass without calls is the point
+class Ties:
+    """Who stands first of hits with equal scores: the one with the better single rank, then the one with the lower key.
+
+    Made only when there is something to settle.
+    """
+
+    __slots__ = ("_keys", "_ranks")
+
+    def __init__(self, keys: list[str], first: int) -> None:
+        other = {key: rank for rank, key in enumerate(keys[first:])}
+        ones = [min(i, other.get(key, i)) for i, key in enumerate(keys[:first])]
+        self._keys, self._ranks = keys, [*ones, *range(len(keys) - first)]
+
+    def __getitem__(self, place: int) -> tuple[int, str]:
+        return self._ranks[place], self._keys[place]
+
+
+def express(
     recipe: Fusion,
     lists: Sequence[ArmList],
-    shares: Any,
     reader: Reader,
     now: float,
     k: int | None,
@@ -75,101 +102,130 @@ def express(  # noqa: C901, PLR0912  one pass without calls is the point
     ones = one.items if gate is None else _passing(gate, one)
     twos = two.items if gate is None else _passing(gate, two)
     a_keys, b_keys = reader.keys(ones), reader.keys(twos)
-    a_size, b_size = len(a_keys), len(b_keys)
-    found, own = dict(zip(b_keys, twos)), dict(zip(a_keys, ones))  # noqa: B905
-    if len(found) != b_size or len(own) != a_size or not a_size or not b_size:
+    first, rest = len(a_keys), len(b_keys)
+    place = dict(zip(a_keys, range(first)))  # noqa: B905
+    if len(place) != first or len(set(b_keys)) != rest or not first or not rest:
         return None
-    found.update(own)
     x, y = (0.5, 0.5) if recipe.weights is None else recipe.weights_for((one.name, two.name))
-    a_shares, b_shares = shares(a_size, x, recipe.c), shares(b_size, y, recipe.c)
-    totals: dict[str, float] = {}  # by best rank, then key: that breaks ties in the stable sort below
-    for a, b, x, y in zip(a_keys, b_keys, a_shares, b_shares):  # noqa: B905  the longer one goes on below
-        if a in totals:
-            totals[a] += x
-            totals[b] = totals[b] + y if b in totals else y
-        elif b in totals:
-            totals[b] += y
-            totals[a] = x
-        elif a < b:
-            totals[a] = x
-            totals[b] = y
-        elif a == b:
-            totals[a] = x + y
+    totals = rank_shares(first, x, recipe.c) + rank_shares(rest, y, recipe.c)
+    alone = []
+    for i, key in enumerate(b_keys, first):
+        if key in place:
+            totals[place[key]] += totals[i]
         else:
-            totals[b] = y
-            totals[a] = x
-    if a_size != b_size:
-        both = min(a_size, b_size)
-        longer, more = (a_keys, a_shares) if a_size > both else (b_keys, b_shares)
-        for key, share in zip(longer[both:], more[both:]):  # noqa: B905
-            totals[key] = totals[key] + share if key in totals else share
-    order = sorted(totals, key=totals.__getitem__, reverse=True)
-    quick = None
-    if boosting and (fields_of := getattr(reader, "fields", None)) is not None:
-        quick = _thinned_and_boosted(order, totals, found, fields_of, boosting, now)
-    if quick is not None:
-        totals, order = quick, sorted(quick, key=quick.__getitem__, reverse=True)
+            alone.append(i)
+    union = a_keys + b_keys, [*ones, *twos], totals, first
+    scored = None
+    if boosting and getattr(reader, "reads_metadata", False):
+        scored = _by_metadata(union, alone, boosting, now, k)
+    if scored is None:
+        scored = _by_columns(union, alone, reader, recipe, now, k)
+    return _ranking(union, scored, k)
+
+
+def _passing(gate: QualityGate, arm: ArmList) -> Sequence[Any]:
+    name, items, scores, _, _, _ = arm
+    if not scores:
+        return items
+    floor = gate.floor
+    if type(floor) is dict and gate.relative is None:
+        floor = floor.get(name, NO_FLOOR)
     else:
-        totals, order = _by_columns(order, totals, found, reader, recipe, now)
-    if k is not None:
-        order = order[:k]
-    return Ranking(order, [found[key] for key in order], [totals[key] for key in order])
+        floor = gate.bound(name, max(scores))
+    return [item for item, score in zip(items, scores) if score >= floor]  # noqa: B905
 
 
-def _by_columns(
-    order: list[str], totals: dict[str, float], found: dict[str, Any], reader: Reader, recipe: Fusion, now: float
-) -> tuple[dict[str, float], list[str]]:
-    """Dedup, then boost, each over a whole column."""
-    item_of = found.__getitem__
-    if recipe.dedup is not None:
-        seen: set[Any] = set()
-        sources = reader.column(list(map(item_of, order)), recipe.dedup.key)  # type: ignore[arg-type]
-        order = [
-            key for key, source in zip(order, sources)  # noqa: B905
-            if source is None or (source not in seen and not seen.add(source))  # type: ignore[func-returns-value]
-        ]  # fmt: skip
-    if recipe.boost is not None:
-        values = reader.column(list(map(item_of, order)), recipe.boost.field)  # type: ignore[union-attr]
-        scores = list(map(totals.__getitem__, order))
-        totals = dict(zip(order, recipe.boost.boosted(scores, values, now)))  # type: ignore[union-attr]  # noqa: B905
-        order = sorted(totals, key=totals.__getitem__, reverse=True)
-    return totals, order
-
-
-def _thinned_and_boosted(
-    order: list[str], totals: dict[str, float], found: dict[str, Any], fields_of: Any, boosting: Boosting, now: float
-) -> dict[str, float] | None:
-    """Dedup and boost in one loop, for readers that show an item's fields as a mapping (`fields`).
+def _by_metadata(
+    union: Union, alone: list[int], boosting: Boosting, now: float, k: int | None
+) -> dict[int, float] | None:
+    """Dedup and boost for readers whose fields are the items' own `metadata`, read on the spot.
 
     Only where every item has a source and a date in plain epoch seconds, as most stores give them; else None, and
     the columns decide.
     """
     source_key, date_key, strength, rate = boosting
-    boosted: dict[str, float] = {}
-    claimed: dict[Any, str] = {}
-    claim = claimed.setdefault
+    keys, items, totals, first = union
+    claimed: dict[Any, int] = {}
+    fresh, ties = 1.0 + strength, None
     try:
-        for key in order:
-            fields = fields_of(found[key])
-            if claim(fields.get(source_key), key) is key:
-                when = fields.get(date_key)
-                if when < now:
-                    boosted[key] = totals[key] * (1.0 + strength * 2.0 ** ((now - when) * rate))
-                elif now <= when < MILLISECONDS:
-                    boosted[key] = totals[key] * (1.0 + strength)
-                else:
-                    return None
-    except (TypeError, OverflowError):
-        return None  # a date that is no number
-    return None if None in claimed else boosted
+        for i in alone:  # best first, so the first one has the source
+            source = items[i].metadata[source_key]
+            if source not in claimed:
+                claimed[source] = i
+        for i, item, total in zip(range(first), items, totals):  # noqa: B905
+            source = item.metadata[source_key]
+            if source in claimed and total <= totals[claimed[source]]:
+                if total < totals[claimed[source]]:
+                    continue
+                ties = ties or Ties(keys, first)
+                if ties[claimed[source]] < ties[i]:
+                    continue
+            claimed[source] = i
+        if None in claimed:
+            return None
+        places = claimed.values() if k is None else _within_reach(claimed.values(), totals, fresh, k)
+        return {
+            i: totals[i]
+            * (
+                1.0 + strength * 2.0 ** ((now - when) * rate) if (when := items[i].metadata[date_key]) < now
+                else fresh if when < MILLISECONDS
+                else _NOT_PLAIN
+            )
+            for i in places
+        }  # fmt: skip
+    except (KeyError, TypeError, OverflowError):
+        return None  # no source, no date, or a date that is no number
 
 
-def _passing(gate: QualityGate, arm: ArmList) -> Sequence[Any]:
-    scores, floor = arm.scores, gate.floor
-    if not scores:
-        return arm.items
-    if gate.relative is None and type(floor) is dict:
-        floor = floor.get(arm.name, NO_FLOOR)
-    else:
-        floor = gate.bound(arm.name, max(scores))
-    return [item for item, score in zip(arm.items, scores) if score >= floor]  # noqa: B905
+def _by_columns(
+    union: Union, alone: list[int], reader: Reader, recipe: Fusion, now: float, k: int | None
+) -> dict[int, float]:
+    """Dedup, then boost, each over a whole column."""
+    keys, items, totals, first = union
+    places: Collection[int] = [*range(first), *alone]
+    if recipe.dedup is not None:
+        places = _one_of_each(union, places, reader.column([items[i] for i in places], recipe.dedup.key))  # type: ignore[arg-type]
+    boost = recipe.boost
+    if k is not None:
+        places = _within_reach(places, totals, 1.0 if boost is None else boost.ceiling(1.0), k)
+    if boost is None:
+        return {i: totals[i] for i in places}
+    values = reader.column([items[i] for i in places], boost.field)  # type: ignore[union-attr]
+    return dict(zip(places, boost.boosted([totals[i] for i in places], values, now)))  # type: ignore[union-attr]  # noqa: B905
+
+
+def _one_of_each(union: Union, places: list[int], sources: list[Any]) -> list[int]:
+    """The best place of each source, and all that have none."""
+    keys, _, totals, first = union
+    claimed: dict[Any, int] = {}
+    free, ties = [], None
+    for i, source in zip(places, sources, strict=True):
+        if source is None:
+            free.append(i)
+        elif source not in claimed or totals[i] > totals[claimed[source]]:
+            claimed[source] = i
+        elif totals[i] == totals[claimed[source]]:
+            ties = ties or Ties(keys, first)
+            claimed[source] = min(i, claimed[source], key=ties.__getitem__)
+    return [*claimed.values(), *free]
+
+
+def _within_reach(places: Collection[int], totals: list[float], fresh: float, k: int) -> Collection[int]:
+    """The places that a boost of at most ×`fresh` can lift into the best k; the others' dates need no reading."""
+    if len(places) <= k:
+        return places
+    least = sorted([totals[i] for i in places], reverse=True)[k - 1]
+    return [i for i in places if totals[i] * fresh >= least]
+
+
+def _ranking(union: Union, scored: dict[int, float], k: int | None) -> Ranking:
+    """The best k of these places; equal scores by total, best single rank and key, as the stages leave them."""
+    keys, items, totals, first = union
+    order = sorted(scored, key=scored.__getitem__, reverse=True)
+    scores = [scored[i] for i in order]
+    if len(set(scores)) != len(scores):
+        ties = Ties(keys, first)
+        order.sort(key=lambda i: (-scored[i], -totals[i], ties[i]))
+    if k is not None:
+        del order[k:], scores[k:]
+    return _new(Ranking, ([keys[i] for i in order], [items[i] for i in order], scores))

@@ -13,14 +13,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import chain, zip_longest
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
 from hybridmem.express import Boosting, boosting, express, fits
+from hybridmem.merging import first_places, merge, normalise_weights, rank_shares, score_shares, weighted_rrf
 from hybridmem.stages import (
     Competition,
     Conflicts,
@@ -42,130 +42,8 @@ __all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 MODES: tuple[str, ...] = get_args(Mode)
 CONVEX_WEIGHTS = {"vector": 0.7, "bm25": 0.3}
-
-
-def weighted_rrf(
-    lists: Sequence[Sequence[str]], /, *, weights: Sequence[float] | None = None, c: float = 60
-) -> list[tuple[str, float]]:
-    """Fuse lists of keys by Σ wᵢ / (c + rankᵢ), ranks from 1; a list without the key adds 0.
-
-    Weights are taken as they are (1 each when omitted). Ties: best single rank, then key. A key that stands twice
-    in one list counts once, at its best rank. The order of the lists does not matter.
-
-    >>> [key for key, _ in weighted_rrf([["A", "D", "B", "E", "C"], ["B", "A", "F", "C", "D"]])]
-    ['A', 'B', 'D', 'C', 'F', 'E']
-    """
-    used = [1.0] * len(lists) if weights is None else list(weights)
-    if len(used) != len(lists):
-        raise ConfigError(f"{len(used)} weights for {len(lists)} lists: give one weight for each list")
-    shares = [_rank_shares(len(keys), weight, c) for keys, weight in zip(lists, used, strict=True)]
-    scores = merge(lists, shares)
-    return [(key, scores[key]) for key in sorted(scores, key=scores.__getitem__, reverse=True)]
-
-
-def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
-    """Add up each key's shares over the lists; keys come in the order of their best rank, then by key.
-
-    That order is what breaks ties when the result is sorted stably by score. Sums are exact (`math.fsum`), so the
-    order of the lists cannot change a score.
-    """
-    if len(columns) == 2 and all(len(set(keys)) == len(keys) for keys in columns):  # noqa: PLR2004
-        return _pair(columns[0], columns[1], shares[0], shares[1])
-    maps = [_first(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    return {key: math.fsum([m[key] for m in maps if key in m]) for key in _by_best_rank(columns)}
-
-
-def _pair(one: Sequence[str], two: Sequence[str], ones: Sequence[float], twos: Sequence[float]) -> dict[str, float]:
-    """Two lists without repetitions: the usual case in one pass, because it is on the path of every query."""
-    totals: dict[str, float] = {}
-    have = totals.get
-    for a, b, x, y in zip(one, two, ones, twos):  # noqa: B905  the longer one goes on below
-        if a < b:
-            totals[a] = have(a, 0.0) + x
-            totals[b] = have(b, 0.0) + y
-        else:
-            totals[b] = have(b, 0.0) + y
-            totals[a] = have(a, 0.0) + x
-    both = min(len(one), len(two))
-    longer, more = (one, ones) if len(one) > both else (two, twos)
-    for key, share in zip(longer[both:], more[both:]):  # noqa: B905
-        totals[key] = have(key, 0.0) + share
-    return totals
-
-
-def _first(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Each key with the value of its first (best) place."""
-    return dict(zip(reversed(keys), reversed(values), strict=True))
-
-
-def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Distinct keys, by the best place they have in any list, then by key."""
-    levels = zip_longest(*columns)
-    return list(dict.fromkeys(chain.from_iterable(sorted(k for k in level if k is not None) for level in levels)))
-
-
-@lru_cache(maxsize=512)
-def _rank_shares(n: int, weight: float, c: float) -> list[float]:
-    return [weight / (c + rank) for rank in range(1, n + 1)]
-
-
-def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float] | None) -> list[float]:
-    """One weight an arm, summing to 1. Omitted weights are equal; a mapping names its arms."""
-    if isinstance(weights, Mapping):
-        unknown = [name for name in weights if name not in names]
-        if unknown:
-            raise ConfigError(f"weights name unknown arm {unknown[0]!r}: the arms are {', '.join(map(repr, names))}")
-        given = [float(weights.get(name, 0.0)) for name in names]
-    elif weights is None:
-        given = [1.0] * len(names)
-    else:
-        given = [float(w) for w in weights]
-    if len(given) != len(names):
-        raise ConfigError(f"{len(given)} weights for {len(names)} arms: give one weight for each arm")
-    for weight in given:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ConfigError(f"weight {weight!r} is not allowed: weights are finite numbers from 0 up")
-    total = math.fsum(given)
-    if names and total <= 0:
-        raise ConfigError(f"weights {given!r} are all zero: at least one must be greater than zero")
-    return [weight / total for weight in given]
-
-
-def _scores_or_ranks(arm: ArmList) -> Sequence[float]:
-    """The arm's raw scores; for an arm that has none, its ranks as evenly falling numbers from 1 to 1/n."""
-    if arm.scores is not None:
-        return arm.scores
-    n = len(arm.items)
-    return [1.0 - rank / n for rank in range(n)]
-
-
-def _relative(scores: Sequence[float]) -> list[float]:
-    """Min–max: (s − min) / (max − min), all 1 when they are equal."""
-    low, high = min(scores), max(scores)
-    span = high - low
-    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
-
-
-def _distribution(scores: Sequence[float]) -> list[float]:
-    """Distribution-based: s placed between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when they are equal."""
-    mean = math.fsum(scores) / len(scores)
-    sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
-    if sigma == 0:
-        return [1.0] * len(scores)
-    return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
-
-
-def _convex(scores: Sequence[float]) -> list[float]:
-    """Max-norm: s / max, cut at 0, so that a weak list does not pretend that its worst hit is worthless."""
-    high = max(scores)
-    return [max(0.0, s / high) for s in scores] if high > 0 else [0.0] * len(scores)
-
-
-_NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
-    "relative": _relative,
-    "distribution": _distribution,
-    "convex": _convex,
-}
+ALMOST_ALL, ALMOST_NONE = 1 - 1e-12, 1e-9
+"""Between which shares of the best score are shown as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +139,7 @@ class Fusion:
             raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
         if self._express and trace is None and len(lists) == 2:  # noqa: PLR2004
             moment = time.time() if now is None else now
-            quick = express(self, lists, _rank_shares, reader, moment, k, self._boosting)
+            quick = express(self, lists, reader, moment, k, self._boosting)
             if quick is not None:
                 return quick
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
@@ -289,8 +167,12 @@ class Fusion:
 
     def share(self, score: float, /) -> float:
         """A score as people see it: its share of the best score possible, in (0, 1]."""
-        ratio = score / self._best
-        return 1.0 if ratio > 1 - 1e-12 else max(1e-9, ratio)  # the best is 1, whatever rounding made of it
+        return self.shares([score])[0]
+
+    def shares(self, scores: Sequence[float], /) -> list[float]:
+        """The same for a whole ranking; the best is 1, whatever rounding made of it."""
+        best = self._best
+        return [1.0 if (x := score / best) > ALMOST_ALL else x if x > ALMOST_NONE else ALMOST_NONE for score in scores]
 
     def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
         weights = self.weights_for([arm.name for arm in lists])
@@ -298,17 +180,13 @@ class Fusion:
         keys_of = context.reader.keys
         columns = [keys_of(arm.items) for arm, _ in used]
         everything = list(chain.from_iterable([arm.items for arm, _ in used]))
-        items = _first(list(chain.from_iterable(columns)), everything)
+        items = first_places(list(chain.from_iterable(columns)), everything)
         if self.complete:
             used, columns = _completed(lists, weights, columns, items)
         if self.mode == "rrf":
-            shares = [_rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
+            shares = [rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
         else:
-            norm = _NORMALISERS[self.mode]
-            normed = [norm(_scores_or_ranks(arm)) for arm, _ in used]
-            if self.smooth:
-                normed = [[(1 + len(column) * x) / (1 + len(column)) for x in column] for column in normed]
-            shares = [[weight * x for x in column] for column, (_, weight) in zip(normed, used, strict=True)]
+            shares = [score_shares(self.mode, arm, weight, smooth=self.smooth) for arm, weight in used]
         if context.trace is not None:
             context.trace.merged([arm for arm, _ in used], columns, shares)
         ranked = sorted(merge(columns, shares).items(), key=_score, reverse=True)

@@ -127,8 +127,8 @@ class Ranking(NamedTuple):
 class Reader(Protocol):
     """How a fusion looks inside the items it ranks: whole columns at a time, because that is what is fast.
 
-    A reader may also have `fields`, a function from one item to the mapping its columns (but text and vector) are
-    read from: the express lane then reads each item once.
+    A reader may also have `reads_metadata = True`: then a column (but text and vector) is first of all what stands
+    under its name in each item's `metadata`, and the express lane looks there by itself.
     """
 
     def keys(self, items: Sequence[Any], /) -> list[str]:

@@ -219,8 +219,7 @@ class _Answer:
 
     def found(self) -> Found:
         ranking, asked = self.ranking, self._asked
-        share = self._panel.fusion.share
-        shown = [share(score) for score in ranking.scores]
+        shown = self._panel.fusion.shares(ranking.scores)
         explanation = self._explanation(shown)
         receipts = explanation.receipts if explanation is not None and asked.receipts else ()
         merged = self._reader.metadata(ranking.keys)

@@ -34,8 +34,8 @@ class DocumentReader:
 
     __slots__ = ("_id_key", "_lists", "_merged", "_names")
 
-    fields = _METADATA
-    """Where a document's fields are found: the fusion's express lane reads them one document at a time."""
+    reads_metadata = True
+    """Fields are read from the documents' own metadata first: the fusion's express lane may do so by itself."""
 
     def __init__(self, id_key: IdKey = None) -> None:
         self._id_key = id_key

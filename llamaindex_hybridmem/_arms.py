@@ -22,6 +22,7 @@ from hybridmem.fanout import INLINE_BELOW, Job, OnError, Outcome, Pace, settle
 from hybridmem.filters import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import both, to_metadata_filters
+from llamaindex_hybridmem._results import FusedNode
 
 __all__ = ["Arm", "Wish", "arms_of", "copied", "is_natively_async", "nodes_of", "settled"]
 
@@ -38,6 +39,8 @@ _WAITS = 0.002
 """An arm that takes longer than this is slow, whatever it does meanwhile."""
 _INLINE = INLINE_BELOW / 0.001
 """Scales our millisecond to the fan-out's bound."""
+_RESULTS = frozenset({NodeWithScore, FusedNode})
+"""What retrievers mostly give: known by a look at the type alone."""
 _FOLLOWERS = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
 
 
@@ -255,7 +258,9 @@ def check_of(filter: Mapping[str, Any], /) -> Check:
 
 def nodes_of(value: Any, arm: str, /) -> list[NodeWithScore]:
     """An arm's answer as a list of nodes; anything else is an error that says so."""
-    if isinstance(value, list | tuple) and not [1 for item in value if not isinstance(item, NodeWithScore)]:
+    if type(value) is list and _RESULTS.issuperset(map(type, value)):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, NodeWithScore) for item in value):
         return list(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
     if isinstance(value, list | tuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
-from operator import attrgetter
 from typing import Any
 
 from llama_index.core.schema import (
@@ -19,6 +18,7 @@ from llama_index.core.schema import (
 
 from hybridmem.times import epoch, iso, moment
 from hybridmem.types import ArmList, Memory
+from llamaindex_hybridmem._results import notes_of
 
 __all__ = ["NodeReader", "node_source", "node_text", "to_arm_list", "to_memory", "to_node"]
 
@@ -46,8 +46,8 @@ class NodeReader:
 
     __slots__ = ()
 
-    fields = attrgetter("metadata")
-    """Where a node's fields are found: the fusion's express lane reads them one node at a time."""
+    reads_metadata = True
+    """Fields are read from the nodes' own metadata first: the fusion's express lane may do so by itself."""
 
     def keys(self, items: Sequence[BaseNode], /) -> list[str]:
         """The node ids."""
@@ -74,7 +74,7 @@ def to_arm_list(name: str, nodes: Sequence[NodeWithScore], /) -> ArmList:
     """An arm's answer for the core; a list in which any score is missing counts as unscored."""
     scores = [found.score for found in nodes]
     unscored = not all(scores) and None in scores  # `all` is fast, and mostly enough
-    return ArmList(name, [found.node for found in nodes], None if unscored else scores)  # type: ignore[arg-type]
+    return ArmList(name, [found.node for found in nodes], None if unscored else scores, notes_of(nodes))  # type: ignore[arg-type]
 
 
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}

@@ -15,7 +15,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.types import ArmList, Ranking
 from llamaindex_hybridmem._arms import Arm, Request, Wish, nodes_of, settled
 from llamaindex_hybridmem._conversion import NodeReader, node_text, to_arm_list, to_node
-from llamaindex_hybridmem._results import Why, fused_node, notes_of
+from llamaindex_hybridmem._results import Why, fused_nodes
 from llamaindex_hybridmem._settings import Settings
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Found(NamedTuple):
     def told(self, trace: Trace, ranking: Ranking) -> Explanation:
         """The finished notebook of a ranking."""
         texts = {node.id_: node_text(node) for arm in self.lists for node in arm.items}
-        shown = [self.recipe.share(score) for score in ranking.scores]
+        shown = self.recipe.shares(ranking.scores)
         lists = [*self.lists, *self.idle]
         return trace.explanation(ranking, query=self.query, lists=lists, shown=shown, texts=texts)
 
@@ -92,9 +92,7 @@ class Found(NamedTuple):
             trace = Trace()
             ranking = self.rank(trace)
             why = Why(partial(self.told, trace, ranking))
-        share = self.recipe.share
-        rows = zip(ranking.items, ranking.scores, strict=True)
-        return Answer([fused_node(node, share(score), why) for node, score in rows], why)
+        return Answer(fused_nodes(ranking.items, self.recipe.shares(ranking.scores), why), why)
 
 
 class Plan(NamedTuple):
@@ -180,7 +178,7 @@ class ArmsSource:
             more = more or (thinned and arm.deepens and plan.depth is not None and len(nodes) >= plan.depth)
             if request.check is not None:
                 nodes = [found for found in nodes if request.check(found.node)]
-            lists.append(to_arm_list(arm.name, nodes)._replace(notes=notes_of(nodes)))
+            lists.append(to_arm_list(arm.name, nodes))
         k = plan.asked.settings.k
         answer = Found(self.recipe, plan.asked.bundle.query_str, lists, self.idle, self.clock(), k).answer()
         if not more or plan.depth is None or k is None or len(answer.nodes) >= k or plan.rounds <= 1:
@@ -213,4 +211,5 @@ class MemorySource:
     def _read(self, results: Sequence[Result], asked: Asked, how: Mapping[str, Any]) -> Answer:
         explain = results[0]._explain if results else None  # noqa: SLF001  one explanation for all of them
         why = Why(explain or partial(self.memory.explain, asked.bundle.query_str, **how))
-        return Answer([fused_node(to_node(result.memory), result.score, why) for result in results], why)
+        nodes = [to_node(result.memory) for result in results]
+        return Answer(fused_nodes(nodes, [result.score for result in results], why), why)

@@ -40,7 +40,7 @@ from hybridmem.indexes.graph import GraphSettings
 from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied, nodes_of
 from llamaindex_hybridmem._conversion import to_node
 from llamaindex_hybridmem._linking import linked
-from llamaindex_hybridmem._results import Why, fused_node
+from llamaindex_hybridmem._results import Why, fused_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
@@ -296,7 +296,7 @@ class GraphRetriever(BaseRetriever):
         paths = {one.item.id_: one.activation for one in found}
         lines = {one.item.id_: one.line for one in found}
         why = Why(partial(explain_paths, bundle.query_str, paths, lines))
-        return [fused_node(node, won.value, why) for node, won, _ in found]
+        return fused_nodes([node for node, _, _ in found], [won.value for _, won, _ in found], why)
 
 
 def _values(found: Sequence[NodeWithScore]) -> dict[str, float]:

@@ -11,6 +11,10 @@ class Row:
     key: str
     fields: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def metadata(self):
+        return self.fields
+
 
 class RowReader:
     def keys(self, items):
