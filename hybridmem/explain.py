@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridmem.types import Activation, ArmList, Ranking
+
+if TYPE_CHECKING:
+    from hybridmem.merging import Opinion
 
 __all__ = ["ArmShare", "Explanation", "Receipt", "Step", "Trace"]
 
@@ -165,14 +168,12 @@ class Trace:
         """Nothing passed the gate; this arm's ungated list is used instead."""
         self._fallback = arm
 
-    def merged(
-        self, lists: Sequence[ArmList], columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /
-    ) -> None:
+    def merged(self, opinions: Sequence[Opinion], shares: Sequence[Sequence[float]], /) -> None:
         """What each arm added to each key."""
-        for arm, keys, share in zip(lists, columns, shares, strict=True):
+        for (arm, keys, scores, _), share in zip(opinions, shares, strict=True):
             notes = arm.notes or {}
             for place, key in enumerate(keys):
-                score = None if arm.scores is None else float(arm.scores[place])
+                score = None if scores is None else float(scores[place])
                 entry = ArmShare(arm.name, place + 1, score, share[place], notes.get(key, ""))
                 self._arms.setdefault(key, {}).setdefault(arm.name, entry)
 

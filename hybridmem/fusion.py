@@ -13,14 +13,23 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from operator import itemgetter
+from operator import eq
 from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
 from hybridmem.express import Boosting, boosting, express, fits
-from hybridmem.merging import first_places, merge, normalise_weights, rank_shares, score_shares, weighted_rrf
+from hybridmem.merging import (
+    Opinion,
+    add_up,
+    completed,
+    first_places,
+    merge,
+    normalise_weights,
+    rank_shares,
+    score_shares,
+    weighted_rrf,
+)
 from hybridmem.stages import (
     Competition,
     Conflicts,
@@ -174,45 +183,32 @@ class Fusion:
         best = self._best
         return [1.0 if (x := score / best) > ALMOST_ALL else x if x > ALMOST_NONE else ALMOST_NONE for score in scores]
 
-    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+    def _merge(self, lists: Sequence[ArmList], context: Context, *, placed: bool = False) -> Ranking:
+        """One ranking of all lists. Places beyond an arm's own list decide in RRF and between equals (`placed`)."""
         weights = self.weights_for([arm.name for arm in lists])
-        used = [(arm, weight) for arm, weight in zip(lists, weights, strict=True) if arm.items]
         keys_of = context.reader.keys
-        columns = [keys_of(arm.items) for arm, _ in used]
-        everything = list(chain.from_iterable([arm.items for arm, _ in used]))
-        items = first_places(list(chain.from_iterable(columns)), everything)
+        pairs = zip(lists, weights, strict=True)
+        heard = [Opinion(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
+        items: dict[str, Any] = {}
+        for opinion in reversed(heard):  # the first arm's item stands for all of the same key
+            items.update(first_places(opinion.keys, opinion.arm.items))
+        placed = placed or self.mode == "rrf" or context.trace is not None
         if self.complete:
-            used, columns = _completed(lists, weights, columns, items)
+            heard = [completed(opinion, items, placed=placed) for opinion in heard]
+        heard = [opinion for opinion in heard if opinion.keys]
+        columns = [opinion.keys for opinion in heard]
         if self.mode == "rrf":
-            shares = [rank_shares(len(arm.items), weight, self.c) for arm, weight in used]
+            shares = [rank_shares(len(opinion.keys), opinion.weight, self.c) for opinion in heard]
         else:
-            shares = [score_shares(self.mode, arm, weight, smooth=self.smooth) for arm, weight in used]
+            shares = [score_shares(self.mode, opinion, smooth=self.smooth) for opinion in heard]
         if context.trace is not None:
-            context.trace.merged([arm for arm, _ in used], columns, shares)
-        ranked = sorted(merge(columns, shares).items(), key=_score, reverse=True)
-        order = [key for key, _ in ranked]
-        return Ranking(order, list(map(items.__getitem__, order)), [score for _, score in ranked])
+            context.trace.merged(heard, shares)
+        totals = merge(columns, shares) if placed or not self.complete else add_up(columns, shares)
+        order = sorted(totals, key=totals.__getitem__, reverse=True)
+        scores = list(map(totals.__getitem__, order))
+        if self.complete and not placed and any(map(eq, scores, scores[1:])):
+            return self._merge(lists, context, placed=True)
+        return Ranking(order, list(map(items.__getitem__, order)), scores)
 
 
-def _completed(
-    lists: Sequence[ArmList], weights: Sequence[float], columns: Sequence[list[str]], items: Mapping[str, Any]
-) -> tuple[list[tuple[ArmList, float]], list[list[str]]]:
-    """Each arm's list, followed by the candidates that only others listed but whose score it knows, best first."""
-    listed = iter(columns)
-    used: list[tuple[ArmList, float]] = []
-    grown: list[list[str]] = []
-    for arm, weight in zip(lists, weights, strict=True):
-        keys = next(listed) if arm.items else []
-        have, known = set(keys), arm.known or {}
-        more = sorted((-known[key], key) for key in items if key not in have and known.get(key))
-        if not keys and not more:
-            continue
-        scores = None if arm.scores is None else [*arm.scores, *(-score for score, _ in more)]
-        extra = [key for _, key in more] if scores is not None else []
-        used.append((arm._replace(items=[*arm.items, *(items[key] for key in extra)], scores=scores), weight))
-        grown.append([*keys, *extra])
-    return used, grown
-
-
-_score = itemgetter(1)
 _PACK = Pack()

@@ -4,7 +4,9 @@
 |---|---|
 | `rank_shares` | weight / (c + rank) for each place of a list |
 | `score_shares` | weight · normalised score, for the modes that read scores |
+| `completed` | an arm's list with the candidates of the others that it knows a score of |
 | `merge` | each key's shares added up over the lists, ties in order |
+| `add_up` | the same without an order, in less time |
 | `normalise_weights` | one weight an arm, summing to 1 |
 """
 
@@ -14,12 +16,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from hybridmem.errors import ConfigError
 from hybridmem.types import ArmList
 
-__all__ = ["first_places", "merge", "normalise_weights", "rank_shares", "score_shares", "weighted_rrf"]
+__all__ = [
+    "Opinion",
+    "add_up",
+    "completed",
+    "first_places",
+    "merge",
+    "normalise_weights",
+    "rank_shares",
+    "score_shares",
+    "weighted_rrf",
+]
+
+
+class Opinion(NamedTuple):
+    """What an arm says: keys, best first, their raw scores (None: it has only ranks), and what its word weighs."""
+
+    arm: ArmList
+    keys: Sequence[str]
+    scores: Sequence[float] | None
+    weight: float
 
 
 def weighted_rrf(
@@ -71,6 +92,30 @@ def _pair(one: Sequence[str], two: Sequence[str], ones: Sequence[float], twos: S
     return totals
 
 
+def add_up(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
+    """The sums of `merge` for two lists without repetitions (or any others), in an order that says nothing."""
+    if len(columns) != 2 or any(len(set(keys)) < len(keys) for keys in columns):  # noqa: PLR2004
+        return merge(columns, shares)
+    totals = dict(zip(columns[0], shares[0]))  # noqa: B905
+    have = totals.get
+    totals.update([(key, have(key, 0.0) + share) for key, share in zip(columns[1], shares[1])])  # noqa: B905
+    return totals
+
+
+def completed(opinion: Opinion, everything: Mapping[str, Any], /, *, placed: bool) -> Opinion:
+    """An arm's list, followed by those of everything that it knows a score of but did not list: best first if `placed`.
+
+    A score of 0 is no opinion, and an arm that has only ranks has none about what it did not list.
+    """
+    known, (arm, keys, scores, weight) = opinion.arm.known, opinion
+    if not known or scores is None:
+        return opinion
+    more = [(-known[key], key) for key in everything.keys() - keys if known.get(key)]
+    if placed:
+        more.sort()
+    return Opinion(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
+
+
 def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Each key with the value of its first (best) place."""
     return dict(zip(reversed(keys), reversed(values), strict=True))
@@ -84,7 +129,7 @@ def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
 
 @lru_cache(maxsize=512)
 def rank_shares(n: int, weight: float, c: float) -> list[float]:
-    """weight / (c + rank), ranks from 1; kept, so nobody may change it."""
+    """The shares weight / (c + rank), ranks from 1; kept, so nobody may change it."""
     return [weight / (c + rank) for rank in range(1, n + 1)]
 
 
@@ -110,27 +155,19 @@ def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Seque
     return [weight / total for weight in given]
 
 
-def score_shares(mode: str, arm: ArmList, weight: float, /, *, smooth: bool) -> list[float]:
-    """weight · normalised score for each hit of an arm; `smooth` lifts them off 0: (1 + n · x) / (1 + n)."""
-    normed = _NORMALISERS[mode](_scores_or_ranks(arm))
-    if smooth:
-        normed = [(1 + len(normed) * x) / (1 + len(normed)) for x in normed]
-    return [weight * x for x in normed]
+def score_shares(mode: str, opinion: Opinion, /, *, smooth: bool) -> list[float]:
+    """The shares weight · normalised score, for each hit of an arm; `smooth` lifts them off 0: (1 + n · x) / (1 + n).
 
-
-def _scores_or_ranks(arm: ArmList) -> Sequence[float]:
-    """The arm's raw scores; for an arm that has none, its ranks as evenly falling numbers from 1 to 1/n."""
-    if arm.scores is not None:
-        return arm.scores
-    n = len(arm.items)
-    return [1.0 - rank / n for rank in range(n)]
-
-
-def _relative(scores: Sequence[float]) -> list[float]:
-    """Min–max: (s − min) / (max − min), all 1 when they are equal."""
-    low, high = min(scores), max(scores)
-    span = high - low
-    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
+    The ranks of an arm without scores count as evenly falling numbers from 1 to 1/n.
+    """
+    n, weight = len(opinion.keys), opinion.weight
+    scores = [1.0 - rank / n for rank in range(n)] if opinion.scores is None else opinion.scores
+    least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
+    if mode != "relative":
+        return [least + step * x for x in _NORMALISERS[mode](scores)]
+    low = min(scores)  # min–max: (s − min) / (max − min), all 1 when they are equal
+    span = max(scores) - low
+    return [least + step * ((s - low) / span) for s in scores] if span > 0 else [least + step] * n
 
 
 def _distribution(scores: Sequence[float]) -> list[float]:
@@ -149,7 +186,6 @@ def _convex(scores: Sequence[float]) -> list[float]:
 
 
 _NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
-    "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,
 }
