@@ -22,7 +22,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.indexes import lexical, packing
 from hybridmem.indexes.accelerate import Accelerator
 from hybridmem.indexes.base import Change
-from hybridmem.indexes.kernels import Curve
+from hybridmem.indexes.kernels import Curve, Plan
 from hybridmem.indexes.lexical import AnyAnalyzer, Document, Source, as_document
 from hybridmem.indexes.live import State
 from hybridmem.indexes.ranking import coverage, holding, idf, order, plan
@@ -76,6 +76,7 @@ class BM25Index:
         self._where: dict[str, int] | None = None
         self._borrowed = False
         self._selections = Selections()
+        self._last_plan: tuple[str, State, Plan | None] = ("", state, None)
 
     # --- writing
 
@@ -203,12 +204,8 @@ class BM25Index:
         Terms are joined with OR. Equal scores: the newer first, then the smaller id. A list is taken as ready terms.
         """
         lexical.check_k(k)
-        terms = lexical.query_terms(query, analyzer=self.analyzer)
-        if not terms:
-            return Hits([], [])
         state, selection = (self._state, None) if allowed is None else self._select(allowed)
-        curve = self._curve(state)
-        planned = plan(state, terms, curve)
+        planned = self._planned(query, state)
         if planned is None:
             return Hits([], [])
         kernels = self._accelerator.kernels(state)
@@ -226,9 +223,7 @@ class BM25Index:
         """The scores of the given ids, the same that `search` gives; 0 for no match or an unknown id."""
         state, rows = self._rows_of(ids)
         known = np.array(sorted({row for row in rows if row >= 0}), np.int32)
-        curve = self._curve(state)
-        terms = lexical.query_terms(query, analyzer=self.analyzer)
-        planned = plan(state, terms, curve)
+        planned = self._planned(query, state)
         if planned is None:
             return [0.0] * len(ids)
         sums = self._accelerator.kernels(state).look_up(planned, known)
@@ -256,6 +251,16 @@ class BM25Index:
         other._adopt(self._state)
         other._borrowed = True
         return other
+
+    def _planned(self, query: str | Sequence[str], state: State) -> Plan | None:
+        """The query's terms in this state; kept for the last question, whose hits are often scored right after it."""
+        asked, seen, kept = self._last_plan
+        if asked == query and seen is state:
+            return kept
+        planned = plan(state, lexical.query_terms(query, analyzer=self.analyzer), self._curve(state))
+        if isinstance(query, str):
+            self._last_plan = (query, state, planned)
+        return planned
 
     def _curve(self, state: State) -> Curve:
         """The saturation at this average length; kept while that stays the same, with the tables it has made."""
