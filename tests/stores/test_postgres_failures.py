@@ -129,10 +129,10 @@ class TestStandby:
                     for n in range(20):  # written to the primary; the search finds it wherever it looks
                         memory.add(f"Lisbon note {n}", id=f"n{n}")
                         assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
-                    store = memory.store
-                    pgserver.until(lambda: store._look_at_replica() or not store._behind, what="the standby to follow")
-                    asked, read = [], store._replica.read
-                    store._replica.read = lambda work: asked.append(work) or read(work)
+                    router = memory.store._router
+                    pgserver.until(lambda: router.look() or not router.behind, what="the standby to follow")
+                    asked, read = [], router.replica.read
+                    router.replica.read = lambda work: asked.append(work) or read(work)
                     assert memory.search("Lisbon")[0].id
                     assert len(asked) >= 3  # both arms at least, after looking whether it follows
                     standby.stop()

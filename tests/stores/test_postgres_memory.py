@@ -136,7 +136,7 @@ def play(memory, steps, clock):
 
 class TestSameAnswers:
     @settings(
-        max_examples=int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "8")),
+        max_examples=int(os.environ.get("HYBRIDMEM_EXAMPLES", "40")),
         deadline=None,
         derandomize=True,
         database=None,

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,19 +16,13 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
 
-from hybridmem.errors import (
-    ConfigError,
-    HybridMemError,
-    SchemaVersionError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreError,
-)
+from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
 from hybridmem.stores.pg.adapt import adapt, translate
+from hybridmem.stores.pg.errors import explain, is_lost
 
-__all__ = ["Conn", "Database", "Limits", "explain"]
+__all__ = ["Conn", "Database", "Limits"]
 
 LOCK = 0x48794D65
 """The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
@@ -61,6 +55,11 @@ class Conn:
         cursor.itersize = 1000
         self._cursors.append(cursor)
         return cursor.execute(translate(statement), parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
+        """Run one statement for each row."""
+        with self.raw.cursor() as cursor:
+            cursor.executemany(translate(statement), rows)
 
     def close(self) -> None:
         """Close what was streamed, read to its end or not."""
@@ -127,10 +126,9 @@ class Database:
         places = [self.schema, "public"]
         found = conn.execute(
             "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
-            "WHERE extname = 'vector'"
-        ).fetchone()
-        if found is not None and found[0] not in places:
-            places.append(found[0])
+            "WHERE extname IN ('vector', 'pg_textsearch') ORDER BY extname"
+        )
+        places += [name for (name,) in found if name not in places]
         conn.execute(sql.SQL("SET search_path = {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
         for name, value in self._settings.items():  # a name with a dot that the server does not know yet is allowed
             conn.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -285,54 +283,6 @@ class Database:
             self._closed = True
             if os.getpid() == self._pid:
                 self._pool.close()
-
-
-# --- errors
-
-
-def is_lost(error: BaseException, /) -> bool:
-    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
-    if isinstance(error, TooManyRequests | PoolClosed):
-        return False
-    state = getattr(error, "sqlstate", None)
-    return state is None or (state[:2] in ("08", "57") and state != "57014")
-
-
-_POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (PoolClosed, StoreClosedError, "the store is closed"),
-    (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
-    (PoolTimeout, StoreError, "the server cannot be reached, there was no connection in time"),
-)
-_STATES: dict[str, tuple[type[StoreError], str]] = {
-    "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
-    "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
-    "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
-    "42501": (StoreError, "{name}: this role may not do that"),
-    "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
-    "42P01": (SchemaVersionError, "{name}: a table is missing; was the schema changed by hand?"),
-    "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
-}
-
-
-def explain(error: BaseException, name: str, /) -> StoreError:
-    """An error of the driver in our own words."""
-    for kind, ours, words in _POOL:
-        if isinstance(error, kind):
-            return ours(f"{name}: {words} ({_line(error)})")
-    state = getattr(error, "sqlstate", None) or ""
-    if state in _STATES:
-        ours, text = _STATES[state]
-        return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
-        return StoreError(
-            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
-            f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
-        )
-    return StoreError(f"{name}: {_line(error)}")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _without_password(url: str) -> str:

@@ -1,0 +1,55 @@
+"""Errors of the driver, its pool and the server, in our own words."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreClosedError, StoreError
+
+__all__ = ["explain", "is_lost"]
+
+
+def is_lost(error: BaseException, /) -> bool:
+    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
+    if isinstance(error, TooManyRequests | PoolClosed):
+        return False
+    state = getattr(error, "sqlstate", None)
+    return state is None or (state[:2] in ("08", "57") and state != "57014")
+
+
+_POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (PoolClosed, StoreClosedError, "the store is closed"),
+    (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
+    (PoolTimeout, StoreError, "the server cannot be reached, there was no connection in time"),
+)
+_STATES: dict[str, tuple[type[StoreError], str]] = {
+    "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
+    "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
+    "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
+    "42501": (StoreError, "{name}: this role may not do that"),
+    "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
+    "42P01": (SchemaVersionError, "{name}: a table is missing; was the schema changed by hand?"),
+    "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
+}
+
+
+def explain(error: BaseException, name: str, /) -> StoreError:
+    """An error of the driver in our own words."""
+    for kind, ours, words in _POOL:
+        if isinstance(error, kind):
+            return ours(f"{name}: {words} ({_line(error)})")
+    state = getattr(error, "sqlstate", None) or ""
+    if state in _STATES:
+        ours, text = _STATES[state]
+        return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
+        return StoreError(
+            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
+            f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
+        )
+    return StoreError(f"{name}: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
