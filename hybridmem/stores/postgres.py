@@ -33,6 +33,7 @@ from hybridmem.stores.pg.log import PgLog
 from hybridmem.stores.pg.reading import Reading, sql_of
 from hybridmem.stores.pg.routing import Router
 from hybridmem.stores.pg.space import PgSpace
+from hybridmem.stores.pg.turns import Turns
 
 __all__ = ["PostgresStore"]
 
@@ -86,6 +87,7 @@ class PostgresStore(Reading, Writer):
         self._deriver = Deriver()
         self._vectors_ready = False
         self._prepared: set[str] = set()
+        self.aside = Turns(max(1, pool_size // 2)).run  # both arms of a search may want a connection at once
         try:
             self._prepare()
         except BaseException:

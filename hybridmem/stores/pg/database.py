@@ -21,6 +21,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
 from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
 from hybridmem.stores.pg.adapt import adapt, translate
 from hybridmem.stores.pg.errors import explain, is_lost
+from hybridmem.stores.pg.turns import held
 
 __all__ = ["Conn", "Database", "Limits"]
 
@@ -154,7 +155,8 @@ class Database:
             try:
                 pool, raw = self._take()
                 try:
-                    return work(Conn(raw))
+                    with held(raw):
+                        return work(Conn(raw))
                 finally:
                     self._give(pool, raw)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -203,7 +205,8 @@ class Database:
         with self._translated():
             pool, raw = self._begin(begin)
             try:
-                yield raw
+                with held(raw):
+                    yield raw
                 raw.execute("COMMIT")
             except BaseException:
                 if raw.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):

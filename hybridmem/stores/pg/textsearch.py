@@ -97,9 +97,7 @@ class _Asking:
         if not self._ready(run):
             return ()
         asked, rest = (_query(terms), self._index), restriction(allowed)
-        within = (
-            f" AND EXISTS (SELECT 1 FROM memories m WHERE m.mem = w.mem{rest.text})" if allowed is not None else ""
-        )
+        within = f" AND EXISTS (SELECT 1 FROM memories m WHERE m.mem = w.mem{rest.text})" if allowed is not None else ""
         distance = "w.words <@> to_bm25query(?, ?)"
         return run(
             SQL(
