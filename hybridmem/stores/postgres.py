@@ -87,7 +87,7 @@ class PostgresStore(Reading, Writer):
         self._deriver = Deriver()
         self._vectors_ready = False
         self._prepared: set[str] = set()
-        self.aside = Turns(max(1, pool_size // 2)).run  # both arms of a search may want a connection at once
+        self.aside = Turns(pool_size).run
         try:
             self._prepare()
         except BaseException:

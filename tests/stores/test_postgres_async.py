@@ -61,13 +61,13 @@ async def until(ready):
 
 
 async def test_many_questions_share_few_connections(memory, stuck, pg_url):
-    """64 at once over 4 connections: the loop goes on, threads are as few as connections, and all are answered."""
+    """64 at once over 4 connections: the loop goes on, there are few threads, and all are answered."""
     before = threads()
     asked = [asyncio.create_task(memory.asearch(f"note {n}", k=3)) for n in range(MANY)]
     await until(lambda: waiting(pg_url) == POOL)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert threads() - before <= POOL
+    assert threads() - before <= 2 * POOL  # both arms of as many searches as there are connections
     assert not any(task.done() for task in asked)
     stuck.rollback()
     answers = await asyncio.gather(*asked)
@@ -95,6 +95,22 @@ async def test_a_time_limit_is_a_cancellation(memory, stuck, pg_url):
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(memory.asearch_arm("bm25", "note"), 0.2)
     await until(lambda: waiting(pg_url) == 0)
+
+
+async def test_turns_wait_longer_than_busy_timeout(pg_url, schema):
+    """Two arms, one connection, a slow statement: the second waits for it rather than giving up."""
+    with HybridMemory(pg_url, schema=schema, embedder=embed, pool_size=1, busy_timeout=0.2) as memory:
+        memory.add("Lisbon note", id="a")
+        pool = memory.store._db.pool
+        taken = pool.getconn()
+        memory.store._db._lent.add(id(taken))
+        asked = asyncio.create_task(memory.asearch("Lisbon"))
+        await asyncio.sleep(0.5)
+        with pytest.raises(StoreBusyError, match="pool_size"):
+            await asyncio.to_thread(len, memory)  # a plain read does give up
+        assert not asked.done()
+        memory.store._db._give(pool, taken)
+        assert [result.id for result in await asked] == ["a"]
 
 
 async def test_cancelled_between_two_statements(memory):

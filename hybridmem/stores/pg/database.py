@@ -21,7 +21,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
 from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
 from hybridmem.stores.pg.adapt import adapt, translate
 from hybridmem.stores.pg.errors import explain, is_lost
-from hybridmem.stores.pg.turns import held
+from hybridmem.stores.pg.turns import held, in_turn
 
 __all__ = ["Conn", "Database", "Limits"]
 
@@ -258,14 +258,19 @@ class Database:
 
     def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
-        try:
-            raw = pool.getconn()
-        except PoolTimeout as error:
-            if len(self._lent) >= self.limits.pool_size:  # all are lent out: no lost server
-                raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
-            raise
-        self._lent.add(id(raw))
-        return pool, raw
+        patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                raw = pool.getconn()
+            except PoolTimeout as error:
+                if len(self._lent) < self.limits.pool_size:
+                    raise
+                if time.monotonic() >= deadline:  # all are lent out: no lost server
+                    raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
+            else:
+                self._lent.add(id(raw))
+                return pool, raw
 
     def _give(self, pool: ConnectionPool[Raw], raw: Raw) -> None:
         self._lent.discard(id(raw))

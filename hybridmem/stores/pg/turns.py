@@ -19,7 +19,7 @@ import psycopg
 from hybridmem.errors import StoreBusyError
 from hybridmem.fanout import in_thread
 
-__all__ = ["Turns", "held"]
+__all__ = ["Turns", "held", "in_turn"]
 
 Raw = psycopg.Connection[Any]
 _STOP_WITHIN = 5.0
@@ -82,6 +82,11 @@ class _Turn:
 def _stop(raw: Raw) -> None:
     with suppress(psycopg.Error):  # it has just ended by itself, or the server is gone
         raw.cancel_safe(timeout=_STOP_WITHIN)
+
+
+def in_turn() -> bool:
+    """Whether this is the work of a call that waited for its turn: it may wait for the others' statements too."""
+    return _current.get() is not None
 
 
 @contextmanager
