@@ -170,6 +170,7 @@ class PostgresStore(Reading, Writer):
         if prepare is None or namespace is None or namespace in self._prepared:
             return
         with self._db.write(alone=True) as conn:
+            self._deriver.check_record(schema.get_setting(conn, "derived"))
             prepare(conn.raw, namespace)
         self._prepared.add(namespace)
 

@@ -114,7 +114,7 @@ async def test_turns_wait_longer_than_busy_timeout(pg_url, schema):
 
 
 async def test_cancelled_between_two_statements(memory):
-    from hybridmem.stores.pg.turns import _Turn, _current
+    from hybridmem.stores.pg.turns import _current, _Turn
 
     turn = _Turn()
     turn.end()

@@ -263,7 +263,7 @@ class Database:
         while True:
             try:
                 raw = pool.getconn()
-            except PoolTimeout as error:
+            except PoolTimeout as error:  # noqa: PERF203 - a try is what the loop is for
                 if len(self._lent) < self.limits.pool_size:
                     raise
                 if time.monotonic() >= deadline:  # all are lent out: no lost server

@@ -114,9 +114,9 @@ class Deriver:
             entities = _unknown(entities)
         return cls(analyzer, record["links_key"], entities, record["max_links"], Lexical.from_dict(record))
 
-    def check_record(self, record: str | None, /) -> None:
+    def check_record(self, record: Mapping[str, Any] | None, /) -> None:
         """Refuse to write once somebody has rebuilt the store with other settings than this client knows."""
-        if record is not None and json.loads(record) != self.to_dict():
+        if record is not None and record != self.to_dict():
             raise ConfigError("the store was rebuilt with other settings since it was opened here: open it again")
 
     # --- writing

@@ -7,7 +7,7 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreClosedError, StoreError
 
-__all__ = ["explain", "is_lost"]
+__all__ = ["explain", "is_lost", "one_line"]
 
 
 def is_lost(error: BaseException, /) -> bool:
@@ -38,18 +38,19 @@ def explain(error: BaseException, name: str, /) -> StoreError:
     """An error of the driver in our own words."""
     for kind, ours, words in _POOL:
         if isinstance(error, kind):
-            return ours(f"{name}: {words} ({_line(error)})")
+            return ours(f"{name}: {words} ({one_line(error)})")
     state = getattr(error, "sqlstate", None) or ""
     if state in _STATES:
         ours, text = _STATES[state]
-        return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
+        return ours(f"{text.format(name=name)} (PostgreSQL: {one_line(error)})")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
         return StoreError(
             f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
-            f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
+            f"whether it was kept: look before writing again (PostgreSQL: {one_line(error)})"
         )
-    return StoreError(f"{name}: {_line(error)}")
+    return StoreError(f"{name}: {one_line(error)}")
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException, /) -> str:
+    """An error's message without its line breaks."""
     return " ".join(str(error).split())

@@ -9,6 +9,7 @@ Until the counter is reached, new numbers are provisional: BASE + 1, BASE + 2, â
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -71,14 +72,14 @@ class PgLog(Log):
             row = self.raw.execute(query, (namespace,)).fetchone()
         if row is not None:
             self.at = max(now, row[0])
-            self._deriver.check_record(row[1])
+            self._deriver.check_record(row[1] and json.loads(row[1]))
 
     def _lock_all(self, now: float) -> None:
         row = self.raw.execute(f"SELECT seq, at, ({_RECORD}) FROM advance(0, 0)").fetchone()  # noqa: S608 - ours
         if row is None:
             raise CorruptStoreError("the store's counter is missing")
         self._start, last, record = row
-        self._deriver.check_record(record)
+        self._deriver.check_record(record and json.loads(record))
         self.at = max(now, last)
         self._offset = 0
 

@@ -11,6 +11,7 @@ from psycopg import sql
 
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.pg.database import Conn
+from hybridmem.stores.pg.errors import one_line
 
 __all__ = [
     "MIGRATIONS",
@@ -217,7 +218,7 @@ def ensure_vectors(conn: Conn, name: str, /) -> None:
     except psycopg.Error as error:
         raise StoreError(
             f"{name}: vectors need the extension pgvector, which cannot be created here: install it on the server and "
-            f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({error})"
+            f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({one_line(error)})"
         ) from error
     conn.raw.execute(
         'CREATE TABLE embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, dim integer NOT NULL, '

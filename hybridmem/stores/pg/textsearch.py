@@ -24,8 +24,9 @@ from hybridmem.stores.codec import clean
 from hybridmem.stores.pg.bulk import insert
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.stores.pg.database import Conn
+from hybridmem.stores.pg.errors import one_line
 from hybridmem.stores.pg.lexical import ENTRY
-from hybridmem.stores.pg.wording import K1, LONGEST, B, Doc, Rows, Run, digest, letters
+from hybridmem.stores.pg.wording import K1, LONGEST, B, Doc, Rows, Run, digest, fitting, letters
 
 __all__ = ["EXTENSION", "TextSearch", "index_name", "spelled"]
 
@@ -138,7 +139,7 @@ def require(conn: Conn, name: str, /) -> None:
         with conn.raw.transaction():
             conn.raw.execute(f"CREATE EXTENSION {EXTENSION} WITH SCHEMA public")
     except psycopg.Error as error:
-        raise StoreError(f"{name}: the extension {EXTENSION} cannot be created ({error}): {_HELP}") from error
+        raise StoreError(f"{name}: the extension {EXTENSION} cannot be created ({one_line(error)}): {_HELP}") from error
 
 
 def index_name(namespace: str, /) -> str:
@@ -159,7 +160,8 @@ def spelled(term: str, /) -> str:
 
 
 def _text(fields: Mapping[str, Sequence[str]]) -> str:
-    return " ".join(spelled(term) for name, times in _TIMES for term in [*fields.get(name, ())] * times)
+    words = ((None, spelled(term)) for name, times in _TIMES for term in [*fields.get(name, ())] * times)
+    return " ".join(word for _, word in fitting(words))
 
 
 def _query(terms: Iterable[str]) -> str:

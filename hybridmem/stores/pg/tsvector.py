@@ -22,7 +22,7 @@ from hybridmem.stores.pg.bulk import insert
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.lexical import ENTRY
-from hybridmem.stores.pg.wording import LONGEST, Doc, Rows, Run, digest
+from hybridmem.stores.pg.wording import LONGEST, Doc, Rows, Run, digest, fitting
 
 __all__ = ["TsVector", "document", "query"]
 
@@ -30,8 +30,6 @@ _WEIGHTS = (("title", "A"), ("text", "B"), ("tags", "B"), ("predicate", "C"))
 _RANK = "ts_rank_cd('{0.125, 0.25, 0.5, 1}', w.words, ?::tsquery, 32)::float8"
 _MOST_TERMS = 1_000
 """A query's further terms are left out: a tsquery has a limit, and nobody asks so much."""
-_MOST_BYTES = 700_000
-"""A document's further terms are left out: a tsvector holds less than 1 MB."""
 _MOST_POSITIONS = 255
 _LAST_POSITION = 16_383
 
@@ -94,23 +92,13 @@ def document(namespace: str, fields: Mapping[str, Sequence[str]], /) -> str:
     >>> document("", {"title": ["cat"], "text": ["cat", "o'hara"]}).split(" ", 1)[1]
     "'cat':1A,2B 'o''hara':3B"
     """
+    weighted = ((weight, _lexeme(term)) for name, weight in _WEIGHTS for term in fields.get(name, ()))
     places: dict[str, list[str]] = {}
-    at, size = 0, 0
-    for name, weight in _WEIGHTS:
-        for term in fields.get(name, ()):
-            at += 1
-            known = places.setdefault(term, [])
-            if len(known) < _MOST_POSITIONS:
-                size += 2 if known else len(term.encode()) + 8
-                if size > _MOST_BYTES:
-                    places = {term: found for term, found in places.items() if found}
-                    return _vector(namespace, places)
-                known.append(f"{min(at, _LAST_POSITION)}{weight}")
-    return _vector(namespace, places)
-
-
-def _vector(namespace: str, places: Mapping[str, Sequence[str]]) -> str:
-    words = (f"{_quoted(term)}:{','.join(found)}" for term, found in places.items())
+    for at, (weight, lexeme) in enumerate(fitting(weighted), start=1):
+        found = places.setdefault(lexeme, [])
+        if len(found) < _MOST_POSITIONS:
+            found.append(f"{min(at, _LAST_POSITION)}{weight}")
+    words = (f"{_quoted(lexeme)}:{','.join(found)}" for lexeme, found in places.items())
     return " ".join([_quoted(_space(namespace)), *words])
 
 
@@ -120,14 +108,16 @@ def query(terms: Iterable[str], /) -> str:
     >>> query(["cat", "o'hara", "a|b"])
     "'cat' | 'o''hara' | 'a|b'"
     """
-    return " | ".join(map(_quoted, list(terms)[:_MOST_TERMS]))
+    return " | ".join(_quoted(_lexeme(term)) for term in list(terms)[:_MOST_TERMS])
 
 
-def _quoted(term: str) -> str:
+def _lexeme(term: str) -> str:
     term = clean(term)
-    if len(term.encode()) > LONGEST:
-        term = digest(term)
-    return "'" + term.replace("\\", "\\\\").replace("'", "''") + "'"
+    return term if len(term.encode()) <= LONGEST else digest(term)
+
+
+def _quoted(lexeme: str) -> str:
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _space(namespace: str) -> str:
