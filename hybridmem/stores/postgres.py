@@ -82,7 +82,11 @@ class PostgresStore(Reading, Writer):
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
         short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
-        standby = None if replica is None else Database(replica, schema=schema, limits=short, settings=tuning)
+        standby = (
+            None
+            if replica is None
+            else Database(replica, schema=schema, limits=short, settings=tuning, must_admit=False)
+        )
         self._router = Router(self._db, standby, patient=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False

@@ -144,6 +144,19 @@ class TestStandby:
                         reader.put([Memory("x")])
 
 
+class TestRefused:
+    """A wrong login is told at once and in the server's words: waiting for it would not help."""
+
+    @pytest.mark.parametrize("change", [("owner@", "nobody-here@"), ("/postgres", "/no-such-database")])
+    def test_a_login_that_will_never_work(self, pg_server, change):
+        with pytest.raises(StoreError, match=r"does not let us in .*does not exist"):
+            PostgresStore(pg_server.url().replace(*change), reconnect=3600)
+
+    def test_a_server_that_is_away_says_why(self):
+        with pytest.raises(StoreError, match=r"cannot be reached.*Connection refused"):
+            PostgresStore("postgresql://user:secret@127.0.0.1:1/none", reconnect=0, busy_timeout=0.2)
+
+
 class TestLimits:
     def test_a_busy_namespace(self, pg_url, schema):
         with PostgresStore(pg_url, schema=schema, busy_timeout=0.2) as store:

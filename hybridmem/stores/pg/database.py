@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,8 +18,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
 
 from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
-from hybridmem.stores.pg.adapt import adapt, translate
-from hybridmem.stores.pg.errors import explain, is_lost
+from hybridmem.stores.pg.adapt import adapt
+from hybridmem.stores.pg.conn import Conn
+from hybridmem.stores.pg.errors import explain, is_lost, is_refused
 from hybridmem.stores.pg.turns import held, in_turn
 
 __all__ = ["Conn", "Database", "Limits"]
@@ -29,43 +29,6 @@ LOCK = 0x48794D65
 """The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
 T = TypeVar("T")
 Raw = psycopg.Connection[Any]
-
-
-class Conn:
-    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as asked for."""
-
-    __slots__ = ("_cursors", "_stream", "raw")
-
-    def __init__(self, raw: Raw, /, *, stream: bool = False) -> None:
-        self.raw = raw
-        self._stream = stream
-        self._cursors: list[Any] = []
-
-    def seq_at(self, moment: float) -> int:
-        """The last seq recorded at or before a moment, in one look."""
-        query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
-        both = [query.format(table) for table in ("versions", "edge_log")]
-        row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
-        return int(row[0]) if row else 0
-
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one statement; a cursor over its rows."""
-        if not self._stream or not statement.startswith("SELECT"):
-            return self.raw.execute(translate(statement), parameters)
-        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")
-        cursor.itersize = 1000
-        self._cursors.append(cursor)
-        return cursor.execute(translate(statement), parameters)
-
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
-        """Run one statement for each row."""
-        with self.raw.cursor() as cursor:
-            cursor.executemany(translate(statement), rows)
-
-    def close(self) -> None:
-        """Close what was streamed, read to its end or not."""
-        for cursor in self._cursors:
-            cursor.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +53,17 @@ class Limits:
 class Database:
     """One server as one store sees it: its pool, and how work is done on it."""
 
-    def __init__(self, url: str, /, *, schema: str, limits: Limits, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        /,
+        *,
+        schema: str,
+        limits: Limits,
+        settings: dict[str, str] | None = None,
+        must_admit: bool = True,
+    ) -> None:
+        """Open the pool; where the server will never let us in (`must_admit`), say so at once."""
         self.url, self.schema, self.limits = url, schema, limits
         self.name = _without_password(url)
         self._settings = settings or {}
@@ -99,6 +72,9 @@ class Database:
         self._pid = os.getpid()
         self._opened = 0.0
         self._lent: set[int] = set()
+        self._why: psycopg.Error | None = None
+        if must_admit and (refusal := self._knock()) is not None and is_refused(refusal):
+            raise explain(refusal, self.name) from refusal
         self._pool = self._open()
 
     def _open(self) -> ConnectionPool[Raw]:
@@ -161,7 +137,7 @@ class Database:
                     self._give(pool, raw)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 if not is_lost(error) or not self._renewed(start, deadline):
-                    raise explain(error, self.name) from error
+                    raise explain(error, self.name, self._why) from error
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
 
@@ -241,7 +217,7 @@ class Database:
             with self._lock:
                 if self._opened > since:  # another thread has just done it
                     return True
-                if self._answers():
+                if self._knock() is None:
                     old, self._pool = self._pool, self._open()
                     old.close(timeout=0)
                     return True
@@ -249,12 +225,14 @@ class Database:
                 return False
             time.sleep(0.05)
 
-    def _answers(self) -> bool:
+    def _knock(self) -> psycopg.Error | None:
+        """Why the server does not answer, or None when it does."""
         try:
             psycopg.connect(self.url, connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
+        except psycopg.Error as error:
+            self._why = error
+            return error
+        return None
 
     def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
@@ -283,7 +261,7 @@ class Database:
         except HybridMemError:
             raise
         except (psycopg.Error, PoolTimeout, TooManyRequests) as error:
-            raise explain(error, self.name) from error
+            raise explain(error, self.name, self._why) from error
 
     def close(self) -> None:
         """Close every connection."""

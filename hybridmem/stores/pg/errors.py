@@ -7,7 +7,7 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreClosedError, StoreError
 
-__all__ = ["explain", "is_lost", "one_line"]
+__all__ = ["explain", "is_lost", "is_refused", "one_line"]
 
 
 def is_lost(error: BaseException, /) -> bool:
@@ -18,6 +18,12 @@ def is_lost(error: BaseException, /) -> bool:
     return state is None or (state[:2] in ("08", "57") and state != "57014")
 
 
+def is_refused(error: BaseException | None, /) -> bool:
+    """Whether the server is there but will never let us in: another try would end the same."""
+    return error is not None and "FATAL" in str(error) and any(words in str(error) for words in _NEVER)
+
+
+_NEVER = ("does not exist", "authentication failed", "pg_hba.conf", "not permitted to log in")
 _POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (PoolClosed, StoreClosedError, "the store is closed"),
     (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
@@ -34,11 +40,14 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
 }
 
 
-def explain(error: BaseException, name: str, /) -> StoreError:
-    """An error of the driver in our own words."""
+def explain(error: BaseException, name: str, why: BaseException | None = None, /) -> StoreError:
+    """An error of the driver in our own words; `why` the last attempt to connect failed, where that is the matter."""
+    if is_refused(error):
+        return StoreError(f"{name}: the server does not let us in (PostgreSQL: {one_line(error)})")
     for kind, ours, words in _POOL:
         if isinstance(error, kind):
-            return ours(f"{name}: {words} ({one_line(error)})")
+            reason = why if kind is PoolTimeout and why is not None else error
+            return ours(f"{name}: {words} ({one_line(reason)})")
     state = getattr(error, "sqlstate", None) or ""
     if state in _STATES:
         ours, text = _STATES[state]

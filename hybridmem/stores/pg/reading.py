@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from hybridmem import filters
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.stores import codec, reads, snapshots
 from hybridmem.stores.base import Version, View
@@ -148,8 +148,16 @@ class Reading:
 
     def set_meta(self, key: str, value: str, /) -> None:
         """Store a setting beside the memories."""
-        with self._db.write() as conn:
-            snapshots.set_meta(conn, key, value)
+        try:
+            with self._db.write() as conn:
+                snapshots.set_meta(conn, key, value)
+        except StoreError as error:
+            if getattr(error.__cause__, "sqlstate", None) != "42501":
+                raise
+            raise StoreError(
+                f"{self._db.name}: the setting {key!r} belongs to everybody, so only the owner of the tables writes "
+                "it: open the memory once as the owner, with the same embedder, and call reindex()"
+            ) from error
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """An index's last saved state and the seq it stands for."""
