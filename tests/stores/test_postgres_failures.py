@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -270,3 +272,31 @@ def test_a_forked_child_opens_its_own_connections(pg_url, schema):
         assert store.count(view=NOW) == 1
         assert store._db._pool is not parents
         parents.close()
+
+
+class TestPartitions:
+    def test_the_tables_of_searches_can_be_partitioned(self, pg_server):
+        """The script of docs/scale.md, and then a life on partitions."""
+        page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+        script = re.search(r"^```sql\n(SET search_path.*?)^```", page, re.MULTILINE | re.DOTALL).group(1)
+        url = pg_server.database()
+        with HybridMemory(url, embedder=two_words, namespace="ana", exact_below=10) as memory:
+            memory.add_many([{"text": f"early note {n}", "id": f"e{n}", "entities": ("Ana",)} for n in range(20)])
+            with psycopg.connect(url, autocommit=True) as conn:
+                conn.execute(script)
+                kinds = conn.execute(
+                    "SELECT DISTINCT relkind FROM pg_class WHERE relname IN ('postings', 'embeddings')"
+                )
+                assert kinds.fetchall() == [("p",)]
+            for name in ("ana", "bob"):
+                memory.namespace(name).add_many([{"text": f"late note {n}", "id": f"l{n}"} for n in range(20)])
+            memory.store.build_vector_index(2)
+            assert {result.id for result in memory.search_arm("bm25", "early", k=30)} == {f"e{n}" for n in range(20)}
+            assert len(memory.search_arm("vector", "a note", k=30)) == 30
+            assert {f"e{n}" for n in range(20)} < {r.id for r in memory.search_arm("graph", "early 3", k=30)}
+            assert len(memory.namespace("bob").search("note", k=30)) == 20
+            assert memory.forget("e1", "l1") == 2
+            assert memory.check() == []
+            assert memory.store.rebuild() == 58
+            assert memory.check() == []
+        pg_server.drop(url)

@@ -185,7 +185,10 @@ def build_vector_index(
     if valid == (False,):
         conn.raw.execute(f"DROP INDEX CONCURRENTLY {name}")
     conn.raw.execute("SELECT set_config('maintenance_work_mem', %s, false)", (memory,))
-    conn.raw.execute(index_sql(dim, prefix, m=m, ef_construction=ef_construction))
+    statement = index_sql(dim, prefix, m=m, ef_construction=ef_construction)
+    if conn.raw.execute("SELECT relkind FROM pg_class WHERE oid = 'embeddings'::regclass").fetchone() == ("p",):
+        statement = statement.replace("CONCURRENTLY ", "")  # over partitions PostgreSQL cannot build beside the work
+    conn.raw.execute(statement)
     conn.raw.execute("RESET maintenance_work_mem")
 
 
