@@ -146,6 +146,25 @@ class TestStandby:
                         reader.put([Memory("x")])
 
 
+class TestFirstVectors:
+    def test_two_clients_write_their_first_vectors_at_once(self, pg_server):
+        """The second has looked for the table, found none, and waits while the first makes it."""
+        url = pg_server.database()
+        with PostgresStore(url) as first, PostgresStore(url, pool_size=1, busy_timeout=30) as second:
+            assert not second._has_vectors()
+            late = threading.Thread(target=second.put, args=([Memory("x", id="a")],), kwargs={"vectors": [[1.0, 0.0]]})
+            with first._db.write(alone=True) as conn:
+                schemas.ensure_vectors(conn, "first")
+                late.start()
+                with psycopg.connect(url, autocommit=True) as other:
+                    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                    pgserver.until(lambda: other.execute(query).fetchone() == (1,), what="the second to wait")
+            late.join(30)
+            assert second.vectors(["a"], view=NOW)[0].tolist() == [1.0, 0.0]
+            assert second.check() == []
+        pg_server.drop(url)
+
+
 class TestRefused:
     """A wrong login is told at once and in the server's words: waiting for it would not help."""
 

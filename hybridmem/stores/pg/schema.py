@@ -205,7 +205,10 @@ def set_setting(conn: Conn, key: str, value: Any, /) -> None:
 
 def has_vectors(conn: Conn, /) -> bool:
     """Whether the store has room for vectors."""
-    return conn.raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)
+    # Reading a table makes the server look at what others have created meanwhile; to_regclass alone does not, and a
+    # client that has just waited for another's lock would still not see the table.
+    found = conn.raw.execute("SELECT 1 FROM pg_class WHERE oid = to_regclass('embeddings')").fetchone()
+    return found is not None
 
 
 def ensure_vectors(conn: Conn, name: str, /) -> None:
@@ -221,7 +224,7 @@ def ensure_vectors(conn: Conn, name: str, /) -> None:
             f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({one_line(error)})"
         ) from error
     conn.raw.execute(
-        'CREATE TABLE embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, dim integer NOT NULL, '
+        'CREATE TABLE IF NOT EXISTS embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, dim integer NOT NULL, '
         "embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
     )
     conn.raw.execute("ALTER TABLE embeddings ALTER embedding SET STORAGE MAIN")
