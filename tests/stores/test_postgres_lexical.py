@@ -330,8 +330,8 @@ def test_the_statement_of_the_extension():
     assert name.isidentifier()
     assert len(name) < 63
     assert made == (
-        f'CREATE INDEX IF NOT EXISTS "{name}" ON "texts" USING bm25 (words) WITH (text_config=\'simple\', k1=1.6, b=0.5) '
-        "WHERE namespace = 'o''hara'"
+        f'CREATE INDEX IF NOT EXISTS "{name}" ON "texts" USING bm25 (words) '
+        "WITH (text_config='simple', k1=1.6, b=0.5) WHERE namespace = 'o''hara'"
     )
     asked = []
     searcher = textsearch.TextSearch().searcher("ana")

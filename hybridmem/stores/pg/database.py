@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool, PoolTimeout, TooManyRequests
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
 from hybridmem.stores.pg.adapt import adapt
@@ -136,7 +136,7 @@ class Database:
                 finally:
                     self._give(pool, raw)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if not is_lost(error) or not self._renewed(start, deadline):
+                if not self._renewed(error, start, deadline):
                     raise explain(error, self.name, self._why) from error
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
@@ -206,13 +206,16 @@ class Database:
                     self._give(pool, raw)
                     raise
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if not is_lost(error) or not self._renewed(start, deadline):
+                if not self._renewed(error, start, deadline):
                     raise
             else:
                 return pool, raw
 
-    def _renewed(self, since: float, deadline: float) -> bool:
-        """After a lost connection: whether to try again. The pool is opened anew as soon as the server answers."""
+    def _renewed(self, error: psycopg.Error, since: float, deadline: float) -> bool:
+        """After an error: whether to try again. Of a lost server the pool is opened anew as soon as it answers."""
+        replaced = isinstance(error, PoolClosed) and not self._closed  # by another thread, while this one waited
+        if not replaced and not is_lost(error):
+            return False
         while True:
             with self._lock:
                 if self._opened > since:  # another thread has just done it

@@ -224,7 +224,7 @@ def ensure_vectors(conn: Conn, name: str, /) -> None:
             f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({one_line(error)})"
         ) from error
     conn.raw.execute(
-        'CREATE TABLE IF NOT EXISTS embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, dim integer NOT NULL, '
-        "embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
+        'CREATE TABLE IF NOT EXISTS embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, '
+        "dim integer NOT NULL, embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
     )
     conn.raw.execute("ALTER TABLE embeddings ALTER embedding SET STORAGE MAIN")

@@ -67,7 +67,8 @@ class TextSearch:
     def index_sql(self, namespace: str, /) -> sql.Composed:
         """The statement that makes the index of a namespace."""
         return sql.SQL(
-            "CREATE INDEX IF NOT EXISTS {} ON {} USING bm25 (words) WITH (text_config='simple', k1={}, b={}) WHERE namespace = {}"
+            "CREATE INDEX IF NOT EXISTS {} ON {} USING bm25 (words) WITH (text_config='simple', k1={}, b={}) "
+            "WHERE namespace = {}"
         ).format(
             sql.Identifier(index_name(namespace)),
             sql.Identifier(self.table),
