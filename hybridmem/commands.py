@@ -33,11 +33,15 @@ class Command(NamedTuple):
 
 def _open(args: argparse.Namespace, *, must_exist: bool = True) -> HybridMemory:
     path = args.memory
-    plain = "://" not in path and path != ":memory:"
-    if must_exist and plain and not Path(path).exists():
-        raise ConfigError(f"there is no memory at {path!r}: add something first, or name one with --memory")
+    if must_exist:
+        _must_exist(path, "add something first, or name one with --memory")
     embedder = None if args.embedder == "none" else args.embedder
     return HybridMemory(path, embedder=embedder, namespace=args.namespace, recipe=args.recipe)
+
+
+def _must_exist(path: str, advice: str) -> None:
+    if "://" not in path and path != ":memory:" and not Path(path).exists():
+        raise ConfigError(f"there is no memory at {path!r}: {advice}")
 
 
 def _progress(label: str) -> Callable[[int, int | None], None]:
@@ -303,11 +307,14 @@ def _copy(args: argparse.Namespace) -> int:
     from hybridmem.copying import copy_store
     from hybridmem.opening import open_store
 
+    _must_exist(args.source, "name a file or a postgresql:// address to copy from")
     source = open_store(args.source, clock=time.time)
     try:
         target = open_store(args.target, clock=time.time)
         try:
-            print(copy_store(source, target, progress=_progress("copied")))
+            done = copy_store(source, target, progress=_progress("copied"))
+            before = f", {done.resumed} of them by an earlier run" if done.resumed else ""
+            print(f"copied {done.rows} entries{before}; both sides have checksum {done.checksum}")
         finally:
             target.close()
     finally:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hybridmem.abstain import answer_confidence
 from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
-from hybridmem.fanout import Job, Outcome, Pace, run, settle
+from hybridmem.fanout import Job, Outcome, Pace, in_thread, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
@@ -26,6 +26,7 @@ from hybridmem.types import ArmList, Graph, Hits, Ranking
 
 __all__ = ["Answer", "Engine", "Question"]
 
+T = TypeVar("T")
 REEMBED = 1_000
 OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
@@ -205,6 +206,12 @@ class Engine:
             contradictions=answer.space.contradictions,
             trace=trace,
         )
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        """Run a blocking call without holding up the event loop: in a thread, when the store has a turn for it."""
+        run = getattr(self.store, "aside", in_thread)  # a server with few connections lets the others wait
+        done: T = await run(call)
+        return done
 
     def results(self, question: Question) -> list[Result]:
         """The answer as results with their memories; receipts are made when somebody reads one."""

@@ -14,7 +14,6 @@ from hybridmem.embed import Embedder, as_embedder
 from hybridmem.engine import Question
 from hybridmem.errors import ConfigError, MissingExtraError, NotFoundError
 from hybridmem.explain import Explanation
-from hybridmem.fanout import in_thread
 from hybridmem.fusion import Fusion
 from hybridmem.health import Health, reach_warnings
 from hybridmem.indexes.graph import GraphSettings
@@ -223,8 +222,7 @@ class HybridMemory:
         if self.embedder is not None:
             question = question._replace(vector=await self.embedder.aquery(query))
         touch = bool(how.get("touch"))
-        found: Sequence[Result] = await in_thread(lambda: self._results(question, touch=touch))
-        return found
+        return await self._engine.aside(lambda: self._results(question, touch=touch))
 
     def explain(self, query: str, /, **how: Any) -> Explanation:
         """Why each result is there, and `.why_not(id)` for one that is not."""
@@ -235,6 +233,10 @@ class HybridMemory:
         hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
         question = self._question(query, **how)
         return self._engine.arm(arm, question, hops=hops, decay=decay)
+
+    async def asearch_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
+        """The same without blocking the event loop."""
+        return await self._engine.aside(lambda: self.search_arm(arm, query, **how))
 
     # --- upkeep
 

@@ -186,7 +186,7 @@ class BM25Retriever(BaseRetriever):
         asked = self._asked({**said, "k": k})
         if self.memory is not None:
             memory = self.memory
-            return _from_memory(await in_thread(lambda: memory.search_arm("bm25", query, **_how(asked))), asked)
+            return _from_memory(await memory.asearch_arm("bm25", query, **_how(asked)), asked)
         found = await self._own().asearch(query, k=asked["k"], check=_check(asked))
         return [_shown(item, score, asked) for item, score in found]
 

@@ -205,7 +205,7 @@ class VectorRetriever(BaseRetriever):
         asked = self._asked({**said, "k": k})
         if self.memory is not None:
             memory = self.memory
-            results = await in_thread(lambda: memory.search_arm("vector", query, **asked.to_memory()))
+            results = await memory.asearch_arm("vector", query, **asked.to_memory())
             return _from_memory(results, asked)
         if self.vectorstore is None:
             plain, check = asked.for_texts()

@@ -16,7 +16,6 @@ from llama_index.core.schema import BaseNode, IndexNode, MetadataMode, NodeWithS
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 
 from hybridmem.errors import ConfigError, CorruptStoreError
-from hybridmem.fanout import in_thread
 from hybridmem.indexes.lexical import WEIGHTS
 from hybridmem.shelf import Engine, Found, Shelf, Words, pattern_terms
 from hybridmem.shelf_file import Keeper
@@ -251,7 +250,7 @@ class BM25Retriever(BaseRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
-            return _results(await in_thread(lambda: memory.search_arm("bm25", query, **_how(call))))
+            return _results(await memory.asearch_arm("bm25", query, **_how(call)))
         return _scored(await self._own().asearch(query, k=self._k(call), check=_check(call)))
 
     @staticmethod

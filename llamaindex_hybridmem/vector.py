@@ -247,7 +247,7 @@ class VectorRetriever(BaseRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
-            return _enough(_results(await in_thread(lambda: memory.search_arm("vector", query, **_how(call)))), call)
+            return _enough(_results(await memory.asearch_arm("vector", query, **_how(call))), call)
         if self._index is None or self._embedder is None:
             return _enough(to_nodes(await self._own().asearch(query, k=_k(call), filter=call.filter)), call)
         bundle = embedded(query_bundle, [await self._embedder.aquery(text) for text in texts_of(query_bundle)])

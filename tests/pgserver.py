@@ -154,6 +154,11 @@ class Schemas:
             conn.execute("; ".join(script))
         self._free.append(schema)
 
+    def drop(self, schema: str) -> None:
+        """Remove one for good."""
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            conn.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
 
 @contextmanager
 def server(*, primary: Server | None = None, **settings: str) -> Iterator[Server]:

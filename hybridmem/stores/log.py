@@ -11,7 +11,7 @@ from typing import Any
 
 from hybridmem.types import Edge
 
-__all__ = ["DELETE", "ERASE", "OPS", "PUT", "STATUS", "VECTOR", "VITALS", "Head", "Log", "marks"]
+__all__ = ["COLUMNS", "DELETE", "ERASE", "OPS", "PUT", "STATUS", "VECTOR", "VITALS", "Head", "Log", "marks"]
 
 PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
 OPS = ("put", "vitals", "status", "delete", "vector", "erase")
@@ -48,14 +48,14 @@ class Head:
     supersedes: str | None = None
 
 
-_COLUMNS = (
+COLUMNS = (
     "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
     "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
 )  # fmt: skip
-_HEAD = ", ".join(f"m.{name}" for name in _COLUMNS)
+_HEAD = ", ".join(f"m.{name}" for name in COLUMNS)
 _UPSERT = (
-    f"INSERT INTO memories ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "
-    f"ON CONFLICT (mem) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[3:])}"
+    f"INSERT INTO memories ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+    f"ON CONFLICT (mem) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS[3:])}"
 )
 
 
@@ -150,6 +150,13 @@ class Log:
             )
         else:
             self.conn.execute("INSERT OR REPLACE INTO edges VALUES (?, ?, ?, ?, ?, ?)", (namespace, *edge, seq))
+
+    def weights(self, namespace: str, edges: Sequence[Edge], /) -> dict[tuple[str, str, str], float]:
+        """The weights of those of these links that stand."""
+        query = "SELECT weight FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?"
+        keys = {edge[:3] for edge in edges}
+        rows = ((key, self.conn.execute(query, (namespace, *key)).fetchone()) for key in keys)
+        return {key: float(row[0]) for key, row in rows if row is not None}
 
     def unlink_all(self, namespace: str, id_: str, /) -> None:
         """Remove every link of a memory, so that none ever dangles."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from hybridmem import filters
 from hybridmem.errors import ConfigError, MissingExtraError, StoreError
-from hybridmem.stores import codec, transfer, writes
+from hybridmem.stores import transfer
 from hybridmem.stores.base import Progress, View
-from hybridmem.types import Edge, Memory
+from hybridmem.stores.writer import Writer
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -25,20 +24,23 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.space import IndexSettings, LocalSpace, Space
-from hybridmem.stores.pg import links, nearest, schema, security, upkeep
+from hybridmem.stores.pg import nearest, schema, security, upkeep
 from hybridmem.stores.pg.chosen import Chosen
 from hybridmem.stores.pg.database import Database, Limits
 from hybridmem.stores.pg.derive import Deriver
+from hybridmem.stores.pg.engines import Lexical, checked_engine
 from hybridmem.stores.pg.log import PgLog
-from hybridmem.stores.pg.reading import Reading, clean_ids, sql_of
+from hybridmem.stores.pg.reading import Reading, sql_of
+from hybridmem.stores.pg.routing import Router
 from hybridmem.stores.pg.space import PgSpace
+from hybridmem.stores.pg.turns import Turns
 
 __all__ = ["PostgresStore"]
 
 _list = list  # `PostgresStore.list` hides the builtin inside the class
 
 
-class PostgresStore(Reading):
+class PostgresStore(Reading, Writer):
     """The log of memories in one schema of a PostgreSQL database.
 
     `HybridMemory("postgresql://user@host/db")` opens one. Writers of different namespaces do not wait for each other;
@@ -61,11 +63,13 @@ class PostgresStore(Reading):
         ef_search: int = 200,
         replica: str | None = None,
         read_your_writes: bool = False,
+        lexical: str | None = None,
     ) -> None:
         """Open or create the store in one schema.
 
         `exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`;
-        `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote.
+        `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote;
+        `lexical`: what ranks words ("bm25", "tsvector" or "pg_textsearch"), None: what is on record, else "bm25".
         """
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
@@ -76,11 +80,18 @@ class PostgresStore(Reading):
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
+        self._engine = None if lexical is None else checked_engine(lexical)
         short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
-        self._replica = None if replica is None else Database(replica, schema=schema, limits=short, settings=tuning)
-        self._patient, self._written, self._behind = read_your_writes, "", False
+        standby = (
+            None
+            if replica is None
+            else Database(replica, schema=schema, limits=short, settings=tuning, must_admit=False)
+        )
+        self._router = Router(self._db, standby, patient=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False
+        self._prepared: set[str] = set()
+        self.aside = Turns(pool_size).run
         try:
             self._prepare()
         except BaseException:
@@ -100,6 +111,8 @@ class PostgresStore(Reading):
         record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
         if record is not None:
             self._deriver = Deriver.from_dict(record)
+        if self._engine not in (None, self._deriver.lexical.engine):
+            self._take(replace(self._deriver, lexical=Lexical(self._engine)))
 
     # --- searching inside the server
 
@@ -110,6 +123,9 @@ class PostgresStore(Reading):
         wanted = Deriver.of(settings.analyzer, settings.graph)
         if settings.graph is None:
             wanted = replace(self._deriver, analyzer=settings.analyzer)
+        self._take(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, settings.b)))
+
+    def _take(self, wanted: Deriver) -> None:
         record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
         if record != wanted.to_dict() and not (record is None and wanted == Deriver()):
             with self._db.write(alone=True) as conn:
@@ -123,36 +139,13 @@ class PostgresStore(Reading):
         return PgSpace(
             view.namespace,
             settings,
-            self._search,
+            self._router.run,
             has_vectors=self._has_vectors,
             exact_below=self._exact_below,
             prefix=self._prefix,
-            catch_up=None if self._replica is None else self._look_at_replica,
+            catch_up=None if self._router.replica is None else self._router.look,
+            words=self._deriver.lexical.searcher(view.namespace),
         )
-
-    def _search(self, statement: filters.SQL) -> Sequence[tuple[Any, ...]]:
-        rows: Sequence[tuple[Any, ...]]
-        if self._replica is not None and not self._behind:
-            try:
-                rows = self._replica.read(lambda conn: conn.execute(*statement).fetchall())
-            except StoreError:
-                self._behind = True  # gone: the primary answers until the next question finds it again
-            else:
-                return rows
-        rows = self._db.read(lambda conn: conn.execute(*statement).fetchall())
-        return rows
-
-    def _look_at_replica(self) -> None:
-        """Before a question: find out whether the replica is there and (if that was asked) shows what was written."""
-        if self._replica is None:
-            return
-        try:
-            query = "SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= ?::pg_lsn"
-            self._behind = not self._replica.read(
-                lambda conn: conn.execute(query, (self._written or "0/0",)).fetchone()[0]
-            )
-        except StoreError:
-            self._behind = True
 
     def choose(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, read only when somebody looks: a search in the server filters there."""
@@ -166,88 +159,26 @@ class PostgresStore(Reading):
 
     # --- writing
 
-    def put(
-        self,
-        memories: Sequence[Memory],
-        /,
-        *,
-        namespace: str = "",
-        vectors: Sequence[Any] | None = None,
-        progress: Progress | None = None,
-        strict: bool = True,
-    ) -> _list[str]:
-        """Add or update (same id) memories, all or none of them; give their ids.
-
-        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
-        """
-        _check_namespace(namespace)
-        if vectors is not None and len(vectors) != len(memories):
-            raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
-        for memory in memories:  # before taking a lock
-            codec.check_memory(memory, namespace=namespace)
-        if not len(memories):
-            return []
-        if vectors is not None and any(vector is not None for vector in vectors):
-            self._make_room_for_vectors()
-        with self._writing(namespace) as log:
-            ids = writes.assign_ids(memories, now=log.at)
-            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
-        return ids
-
-    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Delete memories and their links (history keeps them); how many there were."""
-        with self._writing(namespace) as log:
-            return writes.delete(log, clean_ids(ids), namespace=namespace)
-
-    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Remove memories for good, history included; how many there were."""
-        with self._writing(namespace) as log:
-            return writes.erase(log, clean_ids(ids), namespace=namespace)
-
-    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
-        """Link memories of one namespace; both ends must be there."""
-        with self._writing(namespace) as log:
-            links.link(log, edges, namespace=namespace)
-
-    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
-        """Remove links, whichever way round; how many there were."""
-        with self._writing(namespace) as log:
-            return links.unlink(log, edges, namespace=namespace)
-
-    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
-        """Count an access of each memory, now."""
-        with self._writing(namespace) as log:
-            writes.touch(log, clean_ids(ids), namespace=namespace)
-
-    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
-        """Strengthen a memory, up to 1.0; its new strength."""
-        with self._writing(namespace) as log:
-            return writes.reinforce(log, id, namespace=namespace, by=by)
-
-    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
-        """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
-        with self._writing(namespace) as log:
-            moment = codec.seconds(now, "now")
-            return writes.decay(log, namespace=namespace, now=log.at if moment is None else moment)
-
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
-        """Replace the vectors of memories, as re-embedding does."""
-        self._make_room_for_vectors()
-        with self._writing(namespace) as log:
-            writes.set_vectors(log, vectors, namespace=namespace)
-
     @contextmanager
-    def _writing(self, namespace: str | None) -> Iterator[PgLog]:
+    def _writing(self, namespace: str | None, /) -> Iterator[PgLog]:
+        self._expect_namespace(namespace)
         with self._db.write(alone=namespace is None) as conn:
             log = PgLog(conn, now=self._clock(), deriver=self._deriver, namespace=namespace)
             yield log
             log.finish()
-        if self._replica is not None and self._patient:
-            self._written = self._db.read(
-                lambda conn: conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
-            )
+        self._router.wrote()
 
-    def _make_room_for_vectors(self) -> None:
+    def _expect_namespace(self, namespace: str | None) -> None:
+        """Some engines keep an index for each namespace: it is made by a writer who holds the store alone."""
+        prepare = getattr(self._deriver.lexical.words, "prepare", None)
+        if prepare is None or namespace is None or namespace in self._prepared:
+            return
+        with self._db.write(alone=True) as conn:
+            self._deriver.check_record(schema.get_setting(conn, "derived"))
+            prepare(conn.raw, namespace)
+        self._prepared.add(namespace)
+
+    def _expect_vectors(self) -> None:
         if not self._has_vectors():
             with self._db.write(alone=True) as conn:
                 schema.ensure_vectors(conn, self.path)
@@ -278,16 +209,27 @@ class PostgresStore(Reading):
 
         `exact=True` goes on with an exact copy whose beginning is there already.
         """
-        self._make_room_for_vectors()
+        self._expect_vectors()
         with self._writing(None) as log:
             return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
 
-    def rebuild(self, settings: IndexSettings | None = None, /, *, progress: Progress | None = None) -> int:
+    def rebuild(
+        self,
+        settings: IndexSettings | None = None,
+        /,
+        *,
+        lexical: str | None = None,
+        progress: Progress | None = None,
+    ) -> int:
         """Build all that is derived again from the log, for everybody, with other settings if given; how many."""
         deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
+        was = self._deriver.lexical
+        k1, b = (was.k1, was.b) if settings is None else (settings.k1, settings.b)
+        deriver = replace(deriver, lexical=Lexical.of(was.engine if lexical is None else lexical, k1, b))
         with self._db.write(alone=True) as conn:
-            done = upkeep.rebuild(conn, deriver, progress)
+            done = upkeep.rebuild(conn, deriver, self.path, progress)
         self._deriver = deriver
+        self._prepared.clear()
         return done
 
     def build_vector_index(self, dim: int, /, *, m: int = 16, ef_construction: int = 64, memory: str = "256MB") -> None:
@@ -301,16 +243,16 @@ class PostgresStore(Reading):
                 f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that "
                 "or less if the model allows it; without an index the search is exact"
             )
-        self._make_room_for_vectors()
+        self._expect_vectors()
         with self._db.alone() as conn:
             upkeep.build_vector_index(conn, dim, self._prefix, m=m, ef_construction=ef_construction, memory=memory)
 
     def grant(self, role: str, /, *, namespace: str) -> None:
         """Row-level security: let a role see and change one namespace, nothing else. Run by the tables' owner."""
         with suppress(StoreError):  # without pgvector there are no vectors to protect
-            self._make_room_for_vectors()
+            self._expect_vectors()
         with self._db.write(alone=True) as conn:
-            security.grant(conn, self._schema, role, namespace)
+            security.grant(conn, self._schema, role, namespace, self._deriver.lexical)
 
     def revoke(self, role: str, /, *, namespace: str) -> None:
         """Take a namespace away from a role."""
@@ -319,9 +261,7 @@ class PostgresStore(Reading):
 
     def close(self) -> None:
         """Close the connections; using the store afterwards is a StoreClosedError."""
-        self._db.close()
-        if self._replica is not None:
-            self._replica.close()
+        self._router.close()
 
     def __enter__(self) -> PostgresStore:
         return self
@@ -330,11 +270,6 @@ class PostgresStore(Reading):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_namespace(namespace: str) -> None:
-    if not isinstance(namespace, str) or codec.clean(namespace) != namespace:
-        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
 
 
 def _checked_schema(name: str) -> str:

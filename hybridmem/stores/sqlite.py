@@ -17,7 +17,8 @@ from hybridmem.indexes.base import Change
 from hybridmem.stores import codec, reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.pool import guarded, translate
-from hybridmem.stores.sqlite_writer import SQLiteWriter, cleaned
+from hybridmem.stores.sqlite_writer import SQLiteWriter
+from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Entry, Memory
 
 __all__ = ["SQLiteStore"]

@@ -218,26 +218,22 @@ def link(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> None:
     for end in ends:
         if end not in heads or not heads[end].live:
             raise NotFoundError(f"cannot link {end!r}: no memory has this id in namespace {namespace!r}")
+    standing = log.weights(namespace, checked)
     for edge in checked:
-        found = _weight(log, namespace, edge)
-        if found is None or found != edge.weight:
+        if standing.get(edge[:3]) != edge.weight:
+            standing[edge[:3]] = edge.weight
             log.link(namespace, edge)
 
 
 def unlink(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> int:
     """Remove links, whichever way round they were made (the weight does not matter); how many there were."""
+    checked = [codec.check_edge(edge) for edge in edges]
+    both = [way for edge in checked for way in (edge, Edge(edge.b, edge.a, edge.relation, edge.weight))]
+    standing = log.weights(namespace, both)
     removed = 0
-    for edge in map(codec.check_edge, edges):
-        for way in dict.fromkeys([edge, Edge(edge.b, edge.a, edge.relation, edge.weight)]):
-            weight = _weight(log, namespace, way)
-            if weight is not None:
-                log.link(namespace, way._replace(weight=weight), gone=True)
-                removed += 1
+    for way in both:
+        weight = standing.pop(way[:3], None)
+        if weight is not None:
+            log.link(namespace, way._replace(weight=weight), gone=True)
+            removed += 1
     return removed
-
-
-def _weight(log: Log, namespace: str, edge: Edge) -> float | None:
-    row = log.conn.execute(
-        "SELECT weight FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?", (namespace, *edge[:3])
-    ).fetchone()
-    return None if row is None else float(row[0])

@@ -109,8 +109,13 @@ def test_upkeep(run, tmp_path):
     assert "with the arms bm25" in run("reindex").out
     assert "with the arms bm25, vector" in run("reindex", "--embedder", "local").out
     assert run("search", "cat", "--embedder", "local").out
-    run("copy", "memory.db", "other.db")
+    told = run("copy", "memory.db", "other.db").out
+    assert told.startswith("copied ")
+    assert "checksum" in told
+    assert "by an earlier run" in run("copy", "memory.db", "other.db").out
     assert "cat" in run("search", "cat", "-m", "other.db").out
+    assert "no memory at 'missing.db'" in run("copy", "missing.db", "other.db", code=1).err
+    assert not (tmp_path / "missing.db").exists()
 
 
 def test_eval_health_and_tune(run, tmp_path):

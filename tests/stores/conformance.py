@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -28,7 +29,7 @@ from tests.stores.model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close,
 NOW = View()
 ALL = View(superseded=True)
 LAWS = settings(
-    max_examples=15,
+    max_examples=int(os.environ.get("HYBRIDMEM_EXAMPLES", "15")),
     deadline=None,
     derandomize=True,
     database=None,

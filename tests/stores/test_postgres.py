@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hybridmem.stores.postgres import PostgresStore
-from tests.stores.conformance import LAWS, Clock, StoreConformance
-from tests.stores.model import STEPS
-
-EXAMPLES = int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "3"))
-"""A law asks thousands of questions per example, each a round trip: the suite runs few examples, more on demand."""
-
-
-def fewer(law, **strategies):
-    return settings(LAWS, max_examples=EXAMPLES)(given(**(strategies or {"steps": STEPS}))(law.hypothesis.inner_test))
+from tests.stores.conformance import Clock, StoreConformance
 
 
 class TestConformance(StoreConformance):
-    test_as_of_equals_replaying_the_log = fewer(StoreConformance.test_as_of_equals_replaying_the_log)
-    test_nothing_of_one_namespace_shows_in_another = fewer(
-        StoreConformance.test_nothing_of_one_namespace_shows_in_another
-    )
-    test_decaying_often_equals_decaying_once = fewer(
-        StoreConformance.test_decaying_often_equals_decaying_once, days=st.lists(st.floats(0, 5), max_size=8)
-    )
-    test_export_restore_export_is_the_same = fewer(StoreConformance.test_export_restore_export_is_the_same)
-
     @pytest.fixture
     def store_factory(self, pg_url, pg_schemas):
         opened, schemas = {}, {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -73,7 +75,7 @@ class TestCrashes:
             there = memory.store.ids(view=NOW)
             assert set(acknowledged) <= there
             assert there <= set(acknowledged) | {id_ for id_, _ in refused}
-            assert all("connection" in text for _, text in refused)
+            assert [text for _, text in refused if "connection" not in text] == []
             assert found[-1] == (True, 3)
             assert memory.check() == []
             memory.close()
@@ -107,6 +109,21 @@ class TestCrashes:
             pgserver.until(lambda: _answers(store), what="the store to recover")
             store.close()
 
+    def test_a_pool_replaced_while_another_thread_waits(self, pg_url, schema):
+        """After a restart one thread opens a new pool: who waits for the old one goes over, nothing is "closed"."""
+        with PostgresStore(pg_url, schema=schema, pool_size=1, busy_timeout=30) as store:
+            store.put([Memory("x", id="a")])
+            database, answers = store._db, []
+            old, held = database._take()
+            late = threading.Thread(target=lambda: answers.append(store.count(view=NOW)))
+            late.start()
+            pgserver.until(lambda: old.get_stats()["requests_waiting"] == 1, what="the other to wait")
+            database._pool = database._open()
+            old.close()
+            late.join(30)
+            database._give(old, held)
+            assert answers == [1]
+
 
 def _answers(store):
     try:
@@ -129,10 +146,10 @@ class TestStandby:
                     for n in range(20):  # written to the primary; the search finds it wherever it looks
                         memory.add(f"Lisbon note {n}", id=f"n{n}")
                         assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
-                    store = memory.store
-                    pgserver.until(lambda: store._look_at_replica() or not store._behind, what="the standby to follow")
-                    asked, read = [], store._replica.read
-                    store._replica.read = lambda work: asked.append(work) or read(work)
+                    router = memory.store._router
+                    pgserver.until(lambda: router.look() or not router.behind, what="the standby to follow")
+                    asked, read = [], router.replica.read
+                    router.replica.read = lambda work: asked.append(work) or read(work)
                     assert memory.search("Lisbon")[0].id
                     assert len(asked) >= 3  # both arms at least, after looking whether it follows
                     standby.stop()
@@ -142,6 +159,38 @@ class TestStandby:
                     assert reader.count(view=NOW) == 21
                     with pytest.raises(StoreError, match="read-only"):
                         reader.put([Memory("x")])
+
+
+class TestFirstVectors:
+    def test_two_clients_write_their_first_vectors_at_once(self, pg_server):
+        """The second has looked for the table, found none, and waits while the first makes it."""
+        url = pg_server.database()
+        with PostgresStore(url) as first, PostgresStore(url, pool_size=1, busy_timeout=30) as second:
+            assert not second._has_vectors()
+            late = threading.Thread(target=second.put, args=([Memory("x", id="a")],), kwargs={"vectors": [[1.0, 0.0]]})
+            with first._db.write(alone=True) as conn:
+                schemas.ensure_vectors(conn, "first")
+                late.start()
+                with psycopg.connect(url, autocommit=True) as other:
+                    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                    pgserver.until(lambda: other.execute(query).fetchone() == (1,), what="the second to wait")
+            late.join(30)
+            assert second.vectors(["a"], view=NOW)[0].tolist() == [1.0, 0.0]
+            assert second.check() == []
+        pg_server.drop(url)
+
+
+class TestRefused:
+    """A wrong login is told at once and in the server's words: waiting for it would not help."""
+
+    @pytest.mark.parametrize("change", [("owner@", "nobody-here@"), ("/postgres", "/no-such-database")])
+    def test_a_login_that_will_never_work(self, pg_server, change):
+        with pytest.raises(StoreError, match=r"does not let us in .*does not exist"):
+            PostgresStore(pg_server.url().replace(*change), reconnect=3600)
+
+    def test_a_server_that_is_away_says_why(self):
+        with pytest.raises(StoreError, match=r"cannot be reached.*Connection refused"):
+            PostgresStore("postgresql://user:secret@127.0.0.1:1/none", reconnect=0, busy_timeout=0.2)
 
 
 class TestLimits:
@@ -257,3 +306,31 @@ def test_a_forked_child_opens_its_own_connections(pg_url, schema):
         assert store.count(view=NOW) == 1
         assert store._db._pool is not parents
         parents.close()
+
+
+class TestPartitions:
+    def test_the_tables_of_searches_can_be_partitioned(self, pg_server):
+        """The script of docs/scale.md, and then a life on partitions."""
+        page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+        script = re.search(r"^```sql\n(SET search_path.*?)^```", page, re.MULTILINE | re.DOTALL).group(1)
+        url = pg_server.database()
+        with HybridMemory(url, embedder=two_words, namespace="ana", exact_below=10) as memory:
+            memory.add_many([{"text": f"early note {n}", "id": f"e{n}", "entities": ("Ana",)} for n in range(20)])
+            with psycopg.connect(url, autocommit=True) as conn:
+                conn.execute(script)
+                kinds = conn.execute(
+                    "SELECT DISTINCT relkind FROM pg_class WHERE relname IN ('postings', 'embeddings')"
+                )
+                assert kinds.fetchall() == [("p",)]
+            for name in ("ana", "bob"):
+                memory.namespace(name).add_many([{"text": f"late note {n}", "id": f"l{n}"} for n in range(20)])
+            memory.store.build_vector_index(2)
+            assert {result.id for result in memory.search_arm("bm25", "early", k=30)} == {f"e{n}" for n in range(20)}
+            assert len(memory.search_arm("vector", "a note", k=30)) == 30
+            assert {f"e{n}" for n in range(20)} < {r.id for r in memory.search_arm("graph", "early 3", k=30)}
+            assert len(memory.namespace("bob").search("note", k=30)) == 20
+            assert memory.forget("e1", "l1") == 2
+            assert memory.check() == []
+            assert memory.store.rebuild() == 58
+            assert memory.check() == []
+        pg_server.drop(url)

@@ -26,36 +26,10 @@ from hybridmem.stores.sqlite import SQLiteStore
 from hybridmem.text import Analyzer
 from hybridmem.types import Edge, Memory
 from tests.stores.model import Clock
+from tests.stores.stories import STEP, TEXT, embed, play
 
 SOAK = float(os.environ.get("HYBRIDMEM_SOAK_SECONDS", "6"))
-WORDS = [
-    "Ana",
-    "Bob",
-    "cat",
-    "moved",
-    "Lisbon",
-    "lives",
-    "exports",
-    "E0427",
-    "/v2/imports",
-    "tea",
-    "the",
-    "who?",
-    "東京都",
-]
 NOW = View()
-
-
-def embed(texts):
-    """Every word pulls towards a direction of its own."""
-    rows = []
-    for text in texts:
-        row = np.full(8, 0.01)
-        for word in text.split():
-            digest = hashlib.md5(word.encode("utf-8", "surrogatepass")).digest()
-            row[digest[0] % 8] += 1 + digest[1] / 256
-        rows.append(row)
-    return rows
 
 
 @pytest.fixture
@@ -94,55 +68,15 @@ def same(ours, theirs):
     assert [score for score, _ in ours] == pytest.approx([score for score, _ in theirs], abs=1e-6)
 
 
-_text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
-_id = st.sampled_from([f"m{n}" for n in range(8)])
-_fields = st.fixed_dictionaries(
-    {},
-    optional={
-        "title": _text,
-        "tags": st.lists(st.sampled_from(["home", "work trip"]), max_size=2).map(tuple),
-        "predicate": st.sampled_from(["lives_in", "likes"]),
-        "thread": st.sampled_from(["t1", "t2"]),
-        "source_id": st.sampled_from(["s1", "s2"]),
-        "entities": st.lists(st.sampled_from(["Ana", "ana ", "Lisbon", "Bob"]), max_size=2).map(tuple),
-        "metadata": st.fixed_dictionaries({}, optional={"links": st.lists(_id, max_size=2), "n": st.integers(0, 3)}),
-        "supersedes": _id,
-        "created_at": st.integers(1_600_000_000, 1_600_000_005),
-    },
-)
-_step = st.one_of(
-    st.tuples(st.just("add"), _id, _text, _fields),
-    st.tuples(st.just("add"), _id, _text, _fields),
-    st.tuples(st.just("forget"), _id),
-    st.tuples(st.just("link"), _id, _id, st.sampled_from(["related", "contradicts"]), st.sampled_from([0.5, 1.0])),
-)
-
-
-def play(memory, steps, clock):
-    for step in steps:
-        clock.now += 10
-        name, *args = step
-        if name == "add":
-            id_, text, fields = args
-            fields = dict(fields)
-            if fields.get("supersedes") == id_ or not memory.history(fields.get("supersedes", "")):
-                fields.pop("supersedes", None)
-            memory.add(text, id=id_, **fields)
-        elif name == "forget":
-            memory.forget(args[0])
-        elif all(memory.store.get([end], view=View(memory.name, superseded=True))[0] for end in args[:2]):
-            memory.link(*args[:2], relation=args[2], weight=args[3])
-
-
 class TestSameAnswers:
     @settings(
-        max_examples=int(os.environ.get("HYBRIDMEM_PG_EXAMPLES", "8")),
+        max_examples=int(os.environ.get("HYBRIDMEM_EXAMPLES", "40")),
         deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
-    @given(steps=st.lists(_step, min_size=3, max_size=14), query=_text, k=st.integers(1, 6), data=st.data())
+    @given(steps=st.lists(STEP, min_size=3, max_size=14), query=TEXT, k=st.integers(1, 6), data=st.data())
     def test_every_arm_and_the_whole(self, pair, steps, query, k, data):
         both, clock = pair
         name = f"n{hashlib.md5(repr((steps, query, k)).encode()).hexdigest()[:12]}"

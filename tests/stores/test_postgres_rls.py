@@ -55,6 +55,28 @@ def hostile(url):
         yield conn
 
 
+def test_the_embedder_is_on_record_before_a_role_writes(pg_server):
+    """Settings are everybody's: a role cannot write them, and is told who can."""
+    url = pg_server.database()
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("CREATE ROLE newcomer LOGIN")
+    with PostgresStore(url) as store:
+        store.grant("newcomer", namespace="newcomer")
+    own = {"embedder": embed, "namespace": "newcomer"}
+    with HybridMemory(url.replace("owner@", "newcomer@"), **own) as memory:
+        with pytest.raises(StoreError, match=r"as the owner.*reindex\(\)"):
+            memory.add("too early")
+        assert len(memory) == 0
+    with HybridMemory(url, embedder=embed) as memory:
+        memory.reindex()
+    with HybridMemory(url.replace("owner@", "newcomer@"), **own) as memory:
+        memory.add("in time", id="a")
+        assert [result.id for result in memory.search_arm("vector", "in time")] == ["a"]
+    pg_server.drop(url)
+    with psycopg.connect(pg_server.url(), autocommit=True) as conn:
+        conn.execute("DROP ROLE newcomer")
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_nothing_of_others_can_be_read(hostile, table):
     rows = hostile.execute(f"SELECT DISTINCT namespace FROM {table}").fetchall()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,54 +17,18 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from hybridmem.errors import (
-    ConfigError,
-    HybridMemError,
-    SchemaVersionError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreError,
-)
-from hybridmem.stores.pg.adapt import adapt, translate
+from hybridmem.errors import ConfigError, HybridMemError, StoreClosedError
+from hybridmem.stores.pg.adapt import adapt
+from hybridmem.stores.pg.conn import Conn
+from hybridmem.stores.pg.errors import explain, is_lost, is_refused
+from hybridmem.stores.pg.turns import held, in_turn
 
-__all__ = ["Conn", "Database", "Limits", "explain"]
+__all__ = ["Conn", "Database", "Limits"]
 
 LOCK = 0x48794D65
 """The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
 T = TypeVar("T")
 Raw = psycopg.Connection[Any]
-
-
-class Conn:
-    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as asked for."""
-
-    __slots__ = ("_cursors", "_stream", "raw")
-
-    def __init__(self, raw: Raw, /, *, stream: bool = False) -> None:
-        self.raw = raw
-        self._stream = stream
-        self._cursors: list[Any] = []
-
-    def seq_at(self, moment: float) -> int:
-        """The last seq recorded at or before a moment, in one look."""
-        query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
-        both = [query.format(table) for table in ("versions", "edge_log")]
-        row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
-        return int(row[0]) if row else 0
-
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one statement; a cursor over its rows."""
-        if not self._stream or not statement.startswith("SELECT"):
-            return self.raw.execute(translate(statement), parameters)
-        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")
-        cursor.itersize = 1000
-        self._cursors.append(cursor)
-        return cursor.execute(translate(statement), parameters)
-
-    def close(self) -> None:
-        """Close what was streamed, read to its end or not."""
-        for cursor in self._cursors:
-            cursor.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +53,17 @@ class Limits:
 class Database:
     """One server as one store sees it: its pool, and how work is done on it."""
 
-    def __init__(self, url: str, /, *, schema: str, limits: Limits, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        /,
+        *,
+        schema: str,
+        limits: Limits,
+        settings: dict[str, str] | None = None,
+        must_admit: bool = True,
+    ) -> None:
+        """Open the pool; where the server will never let us in (`must_admit`), say so at once."""
         self.url, self.schema, self.limits = url, schema, limits
         self.name = _without_password(url)
         self._settings = settings or {}
@@ -99,6 +72,9 @@ class Database:
         self._pid = os.getpid()
         self._opened = 0.0
         self._lent: set[int] = set()
+        self._why: psycopg.Error | None = None
+        if must_admit and (refusal := self._knock()) is not None and is_refused(refusal):
+            raise explain(refusal, self.name) from refusal
         self._pool = self._open()
 
     def _open(self) -> ConnectionPool[Raw]:
@@ -127,10 +103,9 @@ class Database:
         places = [self.schema, "public"]
         found = conn.execute(
             "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
-            "WHERE extname = 'vector'"
-        ).fetchone()
-        if found is not None and found[0] not in places:
-            places.append(found[0])
+            "WHERE extname IN ('vector', 'pg_textsearch') ORDER BY extname"
+        )
+        places += [name for (name,) in found if name not in places]
         conn.execute(sql.SQL("SET search_path = {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
         for name, value in self._settings.items():  # a name with a dot that the server does not know yet is allowed
             conn.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -156,12 +131,13 @@ class Database:
             try:
                 pool, raw = self._take()
                 try:
-                    return work(Conn(raw))
+                    with held(raw):
+                        return work(Conn(raw))
                 finally:
                     self._give(pool, raw)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if not is_lost(error) or not self._renewed(start, deadline):
-                    raise explain(error, self.name) from error
+                if not self._renewed(error, start, deadline):
+                    raise explain(error, self.name, self._why) from error
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
 
@@ -205,7 +181,8 @@ class Database:
         with self._translated():
             pool, raw = self._begin(begin)
             try:
-                yield raw
+                with held(raw):
+                    yield raw
                 raw.execute("COMMIT")
             except BaseException:
                 if raw.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
@@ -229,18 +206,21 @@ class Database:
                     self._give(pool, raw)
                     raise
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if not is_lost(error) or not self._renewed(start, deadline):
+                if not self._renewed(error, start, deadline):
                     raise
             else:
                 return pool, raw
 
-    def _renewed(self, since: float, deadline: float) -> bool:
-        """After a lost connection: whether to try again. The pool is opened anew as soon as the server answers."""
+    def _renewed(self, error: psycopg.Error, since: float, deadline: float) -> bool:
+        """After an error: whether to try again. Of a lost server the pool is opened anew as soon as it answers."""
+        replaced = isinstance(error, PoolClosed) and not self._closed  # by another thread, while this one waited
+        if not replaced and not is_lost(error):
+            return False
         while True:
             with self._lock:
                 if self._opened > since:  # another thread has just done it
                     return True
-                if self._answers():
+                if self._knock() is None:
                     old, self._pool = self._pool, self._open()
                     old.close(timeout=0)
                     return True
@@ -248,23 +228,30 @@ class Database:
                 return False
             time.sleep(0.05)
 
-    def _answers(self) -> bool:
+    def _knock(self) -> psycopg.Error | None:
+        """Why the server does not answer, or None when it does."""
         try:
             psycopg.connect(self.url, connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
+        except psycopg.Error as error:
+            self._why = error
+            return error
+        return None
 
     def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
-        try:
-            raw = pool.getconn()
-        except PoolTimeout as error:
-            if len(self._lent) >= self.limits.pool_size:  # all are lent out: no lost server
-                raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
-            raise
-        self._lent.add(id(raw))
-        return pool, raw
+        patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                raw = pool.getconn()
+            except PoolTimeout as error:  # noqa: PERF203 - a try is what the loop is for
+                if len(self._lent) < self.limits.pool_size:
+                    raise
+                if time.monotonic() >= deadline:  # all are lent out: no lost server
+                    raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
+            else:
+                self._lent.add(id(raw))
+                return pool, raw
 
     def _give(self, pool: ConnectionPool[Raw], raw: Raw) -> None:
         self._lent.discard(id(raw))
@@ -277,7 +264,7 @@ class Database:
         except HybridMemError:
             raise
         except (psycopg.Error, PoolTimeout, TooManyRequests) as error:
-            raise explain(error, self.name) from error
+            raise explain(error, self.name, self._why) from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -285,54 +272,6 @@ class Database:
             self._closed = True
             if os.getpid() == self._pid:
                 self._pool.close()
-
-
-# --- errors
-
-
-def is_lost(error: BaseException, /) -> bool:
-    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
-    if isinstance(error, TooManyRequests | PoolClosed):
-        return False
-    state = getattr(error, "sqlstate", None)
-    return state is None or (state[:2] in ("08", "57") and state != "57014")
-
-
-_POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (PoolClosed, StoreClosedError, "the store is closed"),
-    (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
-    (PoolTimeout, StoreError, "the server cannot be reached, there was no connection in time"),
-)
-_STATES: dict[str, tuple[type[StoreError], str]] = {
-    "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
-    "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
-    "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
-    "42501": (StoreError, "{name}: this role may not do that"),
-    "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
-    "42P01": (SchemaVersionError, "{name}: a table is missing; was the schema changed by hand?"),
-    "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
-}
-
-
-def explain(error: BaseException, name: str, /) -> StoreError:
-    """An error of the driver in our own words."""
-    for kind, ours, words in _POOL:
-        if isinstance(error, kind):
-            return ours(f"{name}: {words} ({_line(error)})")
-    state = getattr(error, "sqlstate", None) or ""
-    if state in _STATES:
-        ours, text = _STATES[state]
-        return ours(f"{text.format(name=name)} (PostgreSQL: {_line(error)})")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
-        return StoreError(
-            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
-            f"whether it was kept: look before writing again (PostgreSQL: {_line(error)})"
-        )
-    return StoreError(f"{name}: {_line(error)}")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _without_password(url: str) -> str:

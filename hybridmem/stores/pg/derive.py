@@ -18,6 +18,8 @@ from hybridmem.indexes.lexical import WEIGHTS, weigh
 from hybridmem.stores.codec import BODY, decode_vector
 from hybridmem.stores.log import Head
 from hybridmem.stores.pg.bulk import insert, insert_vectors
+from hybridmem.stores.pg.engines import Lexical
+from hybridmem.stores.pg.wording import Doc
 from hybridmem.text import Analyzer
 
 __all__ = ["Derived", "Deriver", "Stats", "Wanted", "asks"]
@@ -81,6 +83,7 @@ class Deriver:
     links_key: str = "links"
     entities: str | Callable[[str], Iterable[str]] = "own"
     max_links: int = 256
+    lexical: Lexical = field(default_factory=Lexical)
 
     @classmethod
     def of(cls, analyzer: Analyzer, graph: GraphSettings | None, /) -> Deriver:
@@ -99,6 +102,7 @@ class Deriver:
             "links_key": self.links_key,
             "entities": named,
             "max_links": self.max_links,
+            **self.lexical.to_dict(),
         }
 
     @classmethod
@@ -108,7 +112,12 @@ class Deriver:
         entities = record["entities"]
         if entities.startswith("function "):
             entities = _unknown(entities)
-        return cls(analyzer, record["links_key"], entities, record["max_links"])
+        return cls(analyzer, record["links_key"], entities, record["max_links"], Lexical.from_dict(record))
+
+    def check_record(self, record: Mapping[str, Any] | None, /) -> None:
+        """Refuse to write once somebody has rebuilt the store with other settings than this client knows."""
+        if record is not None and record != self.to_dict():
+            raise ConfigError("the store was rebuilt with other settings since it was opened here: open it again")
 
     # --- writing
 
@@ -130,6 +139,7 @@ class Deriver:
         new = [item for item in words if item.shown]
         self._load_bodies(raw, new)
         length = self._add_words(raw, namespace, new) if new else 0.0
+        self.lexical.replace(raw, namespace, [item.head.mem for item in old], self._docs(new))
         return Stats(len(new) - lost, length - lost_length, self._vectors(raw, namespace, items))
 
     def _add_words(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> float:
@@ -151,6 +161,17 @@ class Deriver:
         insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
         insert(raw, "pointers", ("text", "text", "text"), pointers)
         return float(sum(row[2] for row in documents))
+
+    def _docs(self, items: Sequence[Wanted]) -> list[Doc]:
+        """What an engine beside the postings is given."""
+        if self.lexical.words is None:
+            return []
+        terms = self.analyzer.all_terms
+        return [
+            Doc(item.head.mem, {name: terms(text) for name, text in _fields(item.body).items() if text})
+            for item in items
+            if item.body is not None
+        ]
 
     def _entities(self, body: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
         names: Iterable[str] = json.loads(body[_PLACE["entities"]] or "[]")
@@ -225,6 +246,7 @@ def _unknown(name: str) -> Callable[[str], Iterable[str]]:
             "HybridMemory(graph=GraphSettings(entities=…))"
         )
 
+    refuse.__qualname__ = name.removeprefix("function ")  # so that it goes by the name on record
     return refuse
 
 

@@ -9,41 +9,29 @@ Until the counter is reached, new numbers are provisional: BASE + 1, BASE + 2, â
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from hybridmem.errors import CorruptStoreError
-from hybridmem.stores.log import _COLUMNS as _COLUMNS_OF_HEAD
-from hybridmem.stores.log import DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
+from hybridmem.stores.log import COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
 from hybridmem.stores.pg.database import Conn
-from hybridmem.stores.pg.derive import Derived, Deriver, asks
+from hybridmem.stores.pg.derive import Derived, Deriver, Stats, asks
+from hybridmem.stores.pg.outbox import Numbers, Outbox
 from hybridmem.types import Edge
 
 __all__ = ["PgLog"]
 
 BASE = 1 << 62
+_RECORD = "SELECT value FROM settings WHERE key = 'derived'"
 _HOLD = 20_000
 """So many rows may gather before they are sent."""
-_COPY_FROM = 64
-"""From so many rows on COPY is cheaper than inserting."""
 
-_HEAD: tuple[str, ...] = _COLUMNS_OF_HEAD
 _FETCH = (
-    f"SELECT m.asks, {', '.join('m.' + name for name in _HEAD)}, b.title, b.text, b.supersedes "  # noqa: S608
+    f"SELECT m.asks, {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "  # noqa: S608
     "FROM memories m LEFT JOIN bodies b ON b.seq = m.body WHERE m.namespace = %s AND m.id = ANY(%s)"
 )
-_COLUMNS = {
-    "versions": "seq, namespace, mem, at, op, live, body, vector, status, strength, access_count, last_accessed, "
-    "decayed, born",
-    "bodies": "seq, namespace, words, title, tags, predicate, subject, source_id, thread, type, entities, created_at, "
-    "updated_at, confidence, supersedes, metadata, text",
-    "vectors": "seq, namespace, data",
-    "edge_log": "seq, at, namespace, a, b, relation, weight, gone",
-    "memories": ", ".join((*_HEAD, "asks")),
-}
-_SET = ", ".join(f"{name} = excluded.{name}" for name in (*_HEAD[3:], "asks"))
 
 
 class PgLog(Log):
@@ -59,15 +47,9 @@ class PgLog(Log):
         self._heads: dict[tuple[str, str], Head] = {}
         self._absent: set[tuple[str, str]] = set()
         """Looked for and not there: under our lock that stays so."""
-        self._asks: dict[int, bool] = {}
         self._shown: dict[int, bool] = {}
         """Whether the live view showed a memory before this transaction."""
-        self._dirty: dict[int, Head] = {}
-        self._versions: list[tuple[Any, ...]] = []
-        self._bodies: list[tuple[Any, ...]] = []
-        self._vectors: list[tuple[Any, ...]] = []
-        self._links: list[tuple[Any, ...]] = []
-        self._edges: dict[tuple[str, str, str, str], tuple[float, int] | None] = {}
+        self._out = Outbox(conn.raw)
         self._derived = Derived()
         self._offset: int | None = None
         self._advanced = 0
@@ -83,19 +65,21 @@ class PgLog(Log):
     # --- locks
 
     def _lock_namespace(self, namespace: str, now: float) -> None:
-        query = "SELECT at FROM spaces WHERE namespace = %s FOR UPDATE"
+        query = f"SELECT at, ({_RECORD}) FROM spaces WHERE namespace = %s FOR UPDATE"  # noqa: S608 - ours
         row = self.raw.execute(query, (namespace,)).fetchone()
         if row is None:
             self.raw.execute("INSERT INTO spaces (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,))
             row = self.raw.execute(query, (namespace,)).fetchone()
         if row is not None:
             self.at = max(now, row[0])
+            self._deriver.check_record(row[1] and json.loads(row[1]))
 
     def _lock_all(self, now: float) -> None:
-        row = self.raw.execute("SELECT seq, at FROM advance(0, 0)").fetchone()
+        row = self.raw.execute(f"SELECT seq, at, ({_RECORD}) FROM advance(0, 0)").fetchone()  # noqa: S608 - ours
         if row is None:
             raise CorruptStoreError("the store's counter is missing")
-        self._start, last = row
+        self._start, last, record = row
+        self._deriver.check_record(record and json.loads(record))
         self.at = max(now, last)
         self._offset = 0
 
@@ -113,7 +97,7 @@ class PgLog(Log):
                 head = Head(*row[1:])
                 self._heads[namespace, head.id] = head
                 self._absent.discard((namespace, head.id))
-                self._asks[head.mem] = row[0]
+                self._out.asks[head.mem] = row[0]
                 self._shown[head.mem] = _is_shown(head)
         found = {id_: self._heads[namespace, id_] for id_ in wanted if (namespace, id_) in self._heads}
         self._missing = len(wanted) - len(found)
@@ -158,20 +142,20 @@ class PgLog(Log):
         if op != VITALS:
             head.written = seq
         if op == ERASE:
-            self._forget(head)
+            self._out.forget(head)
         if body is not None:
             head.body = seq
             head.title, head.text, head.supersedes = body[0], body[-1], body[11]
-            self._asks[head.mem] = asks(body[-1])
-            self._bodies.append((seq, namespace, head.words, *body))
+            self._out.asks[head.mem] = asks(body[-1])
+            self._out.bodies.append((seq, namespace, head.words, *body))
         if vector is not None:
             head.vector = seq
-            self._vectors.append((seq, namespace, vector))
-        self._versions.append(
+            self._out.vectors.append((seq, namespace, vector))
+        self._out.versions.append(
             (seq, namespace, head.mem, self.at, op, bool(head.live), head.body, head.vector, head.status, head.strength,
              head.access_count, head.last_accessed, head.decayed, head.born)
         )  # fmt: skip
-        self._dirty[head.mem] = head
+        self._out.heads[head.mem] = head
         if op != VITALS:
             self._derived.note(
                 head, shown=_is_shown(head), before=self._shown.get(head.mem, False), body=body, vector=vector,
@@ -179,22 +163,12 @@ class PgLog(Log):
             )  # fmt: skip
         return seq
 
-    def _forget(self, head: Head) -> None:
-        """Drop what has gathered of a memory that is being erased."""
-        own = {row[0] for row in self._versions if row[2] == head.mem}
-        if own:
-            for rows in (self._versions, self._bodies, self._vectors):
-                rows[:] = [row for row in rows if row[0] not in own]
-        self._links = [
-            row for row in self._links if row[-1] or row[2] != head.namespace or head.id not in (row[3], row[4])
-        ]
-
     def link(self, namespace: str, edge: Edge, /, *, gone: bool = False) -> None:
         """Append a link or its removal."""
         self.seq = seq = self.seq + 1
         self._touched.add(namespace)
-        self._links.append((seq, self.at, namespace, *edge, gone))
-        self._edges[namespace, edge.a, edge.b, edge.relation] = None if gone else (edge.weight, seq)
+        self._out.links.append((seq, self.at, namespace, *edge, gone))
+        self._out.edges[namespace, edge.a, edge.b, edge.relation] = None if gone else (edge.weight, seq)
 
     def weights(self, namespace: str, edges: Sequence[Edge], /) -> dict[tuple[str, str, str], float]:
         """The weights of those of these links that stand."""
@@ -206,8 +180,8 @@ class PgLog(Log):
         )
         found = {row[:3]: row[3] for row in rows}
         for key in keys:
-            if (namespace, *key) in self._edges:
-                pending = self._edges[namespace, key[0], key[1], key[2]]
+            if (namespace, *key) in self._out.edges:
+                pending = self._out.edges[namespace, key[0], key[1], key[2]]
                 found.pop(key, None)
                 if pending is not None:
                     found[key] = pending[0]
@@ -221,11 +195,10 @@ class PgLog(Log):
             (namespace, id_, namespace, id_),
         ).fetchall()
         standing = {row[:3]: row[3] for row in rows}
-        for (space, *key), pending in self._edges.items():
-            if space == namespace and id_ in key[:2]:
-                standing.pop(tuple(key), None)
-                if pending is not None:
-                    standing[tuple(key)] = pending[0]
+        for key, pending in self._out.pending(namespace, id_):
+            standing.pop(key, None)
+            if pending is not None:
+                standing[key] = pending
         for key, weight in standing.items():
             self.link(namespace, Edge(key[0], key[1], key[2], weight), gone=True)
 
@@ -233,7 +206,7 @@ class PgLog(Log):
 
     def flush(self) -> None:
         """Send what has gathered, once it is much: the counter is taken as late as possible."""
-        if len(self._versions) + len(self._links) >= _HOLD:
+        if len(self._out) >= _HOLD:
             self.send()
 
     def send(self) -> None:
@@ -242,30 +215,17 @@ class PgLog(Log):
         self._derived = Derived()
         number = self._numbers()
         last = number(self.seq) or 0
-        with self._bulk(len(self._versions) + len(self._links)):
-            self._insert("bodies", [(number(row[0]), *row[1:]) for row in self._bodies])
-            self._insert("vectors", [(number(row[0]), *row[1:]) for row in self._vectors])
-            self._insert("versions", [self._version(row, number) for row in self._versions])
-            self._send_memories(number)
-            self._send_edges(number)
-            for namespace in sorted(self._touched | changes.keys()):
-                self.raw.execute(
-                    "INSERT INTO spaces AS s VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (namespace) DO UPDATE SET "
-                    "seq = greatest(s.seq, excluded.seq), at = greatest(s.at, excluded.at), memories = s.memories + "
-                    "excluded.memories, length = s.length + excluded.length, vectors = s.vectors + excluded.vectors",
-                    (
-                        namespace,
-                        last if namespace in self._touched else 0,
-                        self.at,
-                        *changes.get(namespace, (0, 0.0, 0)),
-                    ),
-                )
-        for rows in (self._bodies, self._vectors, self._versions, self._links):
-            rows.clear()
-        for kept in (self._dirty, self._edges, self._heads, self._shown, self._asks, self._touched):
+        if self._start == BASE:  # an exact copy keeps the times it was given
+            self._out.date(self.at)
+        spaces = {
+            namespace: (last if namespace in self._touched else 0, self.at, changes.get(namespace, Stats()))
+            for namespace in self._touched | changes.keys()
+        }
+        self._out.send(number, spaces, known=set(self._shown))
+        for kept in (self._heads, self._shown, self._touched):
             kept.clear()
 
-    def _numbers(self) -> Any:
+    def _numbers(self) -> Numbers:
         """From provisional numbers to final ones: take them from the counter, whose row stays ours until the commit."""
         step = self.seq - self._start - self._advanced
         if self._offset is None or step:
@@ -279,71 +239,6 @@ class PgLog(Log):
                 self.at = at
         offset = self._offset - BASE if self._start == BASE else 0
         return lambda seq: seq + offset if seq is not None and seq > BASE else seq
-
-    def _version(self, row: tuple[Any, ...], number: Any) -> tuple[Any, ...]:
-        at = self.at if self._start == BASE else row[3]
-        return (number(row[0]), *row[1:3], at, *row[4:6], number(row[6]), number(row[7]), *row[8:13], number(row[13]))
-
-    def _send_memories(self, number: Any) -> None:
-        rows = []
-        for head in self._dirty.values():
-            for name in ("seq", "written", "body", "vector", "born"):
-                setattr(head, name, number(getattr(head, name)))
-            row = [getattr(head, name) for name in _HEAD]
-            row[5] = bool(row[5])
-            rows.append((*row, self._asks.get(head.mem, False)))
-        known = [row for row in rows if row[0] in self._shown]
-        self._insert("memories", [row for row in rows if row[0] not in self._shown])
-        if known:
-            marks = ", ".join(["%s"] * (len(_HEAD) + 1))
-            with self.raw.cursor() as cursor:
-                cursor.executemany(
-                    f"INSERT INTO memories ({_COLUMNS['memories']}) VALUES ({marks}) "  # noqa: S608
-                    f"ON CONFLICT (mem) DO UPDATE SET {_SET}",
-                    known,
-                )
-
-    def _send_edges(self, number: Any) -> None:
-        at = self.at if self._start == BASE else None
-        self._insert("edge_log", [(number(row[0]), at or row[1], *row[2:]) for row in self._links])
-        gone = [key for key, standing in self._edges.items() if standing is None]
-        if gone:
-            self.raw.execute(
-                "DELETE FROM edges e USING unnest(%s::text[], %s::text[], %s::text[], %s::text[]) "
-                "AS q (namespace, a, b, relation) WHERE (e.namespace, e.a, e.b, e.relation) = "
-                "(q.namespace, q.a, q.b, q.relation)",
-                tuple([key[i] for key in gone] for i in range(4)),
-            )
-        kept = [(*key, standing[0], number(standing[1])) for key, standing in self._edges.items() if standing]
-        if kept:
-            self.raw.execute(
-                "INSERT INTO edges SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], "
-                "%s::bigint[]) ON CONFLICT (namespace, a, b, relation) DO UPDATE SET weight = excluded.weight, "
-                "seq = excluded.seq",
-                tuple([row[i] for row in kept] for i in range(6)),
-            )
-
-    def _insert(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
-        if not rows:
-            return
-        columns = _COLUMNS[table]
-        with self.raw.cursor() as cursor:
-            if len(rows) >= _COPY_FROM:
-                with cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
-                    for row in rows:
-                        copy.write_row(row)
-            else:
-                marks = ", ".join(["%s"] * len(rows[0]))
-                cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)  # noqa: S608
-
-    @contextmanager
-    def _bulk(self, count: int) -> Iterator[None]:
-        """Few rows travel in one round trip; COPY cannot be part of that."""
-        if count >= _COPY_FROM:
-            yield
-        else:
-            with self.raw.pipeline():
-                yield
 
     def finish(self) -> None:
         """Send the rest: the last act of the transaction."""

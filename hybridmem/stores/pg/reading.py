@@ -9,16 +9,16 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from hybridmem import filters
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.stores import codec, reads, snapshots
 from hybridmem.stores.base import Version, View
-from hybridmem.stores.pg import links
 from hybridmem.stores.pg.database import Database
 from hybridmem.stores.pg.dialect import PostgreSQL
+from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Entry, Memory
 
-__all__ = ["Reading", "clean_ids", "sql_of"]
+__all__ = ["Reading", "sql_of"]
 
 T = TypeVar("T")
 _list = list  # `Reading.list` hides the builtin inside the class
@@ -42,7 +42,7 @@ class Reading:
         """The memories of some ids, in their order; None where the view has none."""
         found: dict[str, Memory] = {}
         for start in range(0, len(ids), _PAGE):
-            part = clean_ids(ids[start : start + _PAGE])
+            part = cleaned(ids[start : start + _PAGE])
             found |= self._read(lambda conn, part=part: reads.get(conn, view, part))  # type: ignore[misc]
         return [found.get(id_) for id_ in ids]
 
@@ -111,7 +111,7 @@ class Reading:
         """The stored vectors of some ids, in their order; None where there is none."""
         found: dict[str, Any] = {}
         for start in range(0, len(ids), _PAGE):
-            part = clean_ids(ids[start : start + _PAGE])
+            part = cleaned(ids[start : start + _PAGE])
             found |= self._read(lambda conn, part=part: reads.vectors(conn, view, part))  # type: ignore[misc]
         return [found.get(id_) for id_ in ids]
 
@@ -148,8 +148,16 @@ class Reading:
 
     def set_meta(self, key: str, value: str, /) -> None:
         """Store a setting beside the memories."""
-        with self._db.write() as conn:
-            links.set_meta(conn, key, value)
+        try:
+            with self._db.write() as conn:
+                snapshots.set_meta(conn, key, value)
+        except StoreError as error:
+            if getattr(error.__cause__, "sqlstate", None) != "42501":
+                raise
+            raise StoreError(
+                f"{self._db.name}: the setting {key!r} belongs to everybody, so only the owner of the tables writes "
+                "it: open the memory once as the owner, with the same embedder, and call reindex()"
+            ) from error
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """An index's last saved state and the seq it stands for."""
@@ -159,16 +167,10 @@ class Reading:
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
         """Save an index's state, replacing the last one at once or not at all."""
         with self._db.write() as conn:
-            links.save_snapshot(conn, index, namespace, watermark, blob)
+            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"{namespace}/{index}",))
+            snapshots.save(conn, index, namespace, watermark, blob)
 
 
 def sql_of(condition: filters.Condition, view: View, /) -> filters.SQL:
     """A condition over a view as PostgreSQL's SQL."""
     return filters.to_sql(condition, columns=reads.columns(view), dialect=_DIALECT)
-
-
-def clean_ids(ids: Sequence[str], /) -> Sequence[str]:
-    """Ids as they are stored; a single text is a mistake."""
-    if isinstance(ids, str):
-        raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
-    return [codec.clean(id_) for id_ in ids]

@@ -11,6 +11,7 @@ from psycopg import sql
 
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.pg.database import Conn
+from hybridmem.stores.pg.errors import one_line
 
 __all__ = [
     "MIGRATIONS",
@@ -204,7 +205,10 @@ def set_setting(conn: Conn, key: str, value: Any, /) -> None:
 
 def has_vectors(conn: Conn, /) -> bool:
     """Whether the store has room for vectors."""
-    return conn.raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)
+    # Reading a table makes the server look at what others have created meanwhile; to_regclass alone does not, and a
+    # client that has just waited for another's lock would still not see the table.
+    found = conn.raw.execute("SELECT 1 FROM pg_class WHERE oid = to_regclass('embeddings')").fetchone()
+    return found is not None
 
 
 def ensure_vectors(conn: Conn, name: str, /) -> None:
@@ -217,10 +221,10 @@ def ensure_vectors(conn: Conn, name: str, /) -> None:
     except psycopg.Error as error:
         raise StoreError(
             f"{name}: vectors need the extension pgvector, which cannot be created here: install it on the server and "
-            f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({error})"
+            f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({one_line(error)})"
         ) from error
     conn.raw.execute(
-        'CREATE TABLE embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, dim integer NOT NULL, '
-        "embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
+        'CREATE TABLE IF NOT EXISTS embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, '
+        "dim integer NOT NULL, embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
     )
     conn.raw.execute("ALTER TABLE embeddings ALTER embedding SET STORAGE MAIN")

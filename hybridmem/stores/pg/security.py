@@ -6,6 +6,7 @@ from psycopg import sql
 
 from hybridmem.errors import ConfigError
 from hybridmem.stores.pg.database import Conn
+from hybridmem.stores.pg.engines import Lexical
 from hybridmem.stores.pg.schema import TENANT_TABLES, has_vectors
 
 __all__ = ["grant", "revoke"]
@@ -25,15 +26,22 @@ ALTER TABLE versions ADD CONSTRAINT versions_in_space FOREIGN KEY (namespace, me
 _MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
 
 
-def grant(conn: Conn, schema: str, role: str, namespace: str, /) -> None:
+def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, /) -> None:
     """Let a role read and write one namespace, and switch row-level security on. Run by the owner of the tables."""
+    if lexical.engine == "pg_textsearch":
+        raise ConfigError(
+            "row-level security does not hold with lexical='pg_textsearch': its scores tell any role the statistics of "
+            "every namespace's index. Rebuild the store with lexical='bm25' or 'tsvector' first"
+        )
     if conn.raw.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is None:
         raise ConfigError(f"role {role!r} does not exist: CREATE ROLE it first, without SUPERUSER and BYPASSRLS")
     strong = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = %s"
     if conn.raw.execute(strong, (role,)).fetchone() == (True,):
         raise ConfigError(f"role {role!r} has SUPERUSER or BYPASSRLS: no policy would hold it")
     conn.raw.execute(_TENANTS)
-    tables = [*TENANT_TABLES, *(["embeddings"] if has_vectors(conn) else [])]
+    words = lexical.words
+    beside = [*(["embeddings"] if has_vectors(conn) else []), *([] if words is None else [words.table])]
+    tables = [*TENANT_TABLES, *beside]
     for table in tables:
         conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
         conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")

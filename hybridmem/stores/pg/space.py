@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import EmbeddingError
@@ -12,6 +12,7 @@ from hybridmem.indexes.lexical import check_k, query_terms
 from hybridmem.stores.pg.lexical import ENTRY, Bm25
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
 from hybridmem.stores.pg.neighbours import ServerGraph
+from hybridmem.stores.pg.wording import Run, Searcher
 from hybridmem.types import Entry, Graph, Hits
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PgSpace"]
 
-Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 _TRUST = 5.0
 """For so many seconds what is known of a namespace's size decides how its vectors are searched."""
 
@@ -38,12 +38,15 @@ class PgSpace:
         exact_below: int,
         prefix: int | None,
         catch_up: Callable[[], None] | None = None,
+        words: Searcher | None = None,
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
         self._bm25 = Bm25(namespace, settings.k1, settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
         self._catch_up = catch_up
+        self._beside = words
+        """The engine that ranks words instead of the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
         self._large: tuple[float, int, bool] = (0.0, 0, False)
 
@@ -66,7 +69,11 @@ class PgSpace:
 
     def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-        return self._run(self._bm25.search(terms, ask.allowed, k)) if terms else ()
+        if not terms:
+            return ()
+        if self._beside is not None:
+            return self._beside.search(self._run, terms, ask.allowed, k)
+        return self._run(self._bm25.search(terms, ask.allowed, k))
 
     def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
@@ -106,7 +113,7 @@ class PgSpace:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-            found: dict[str, float] = dict(self._run(self._bm25.score(terms, ids))) if terms else {}
+            found: dict[str, float] = dict(self._word_scores(terms, ids)) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
             return [None] * len(ids)
@@ -114,6 +121,11 @@ class PgSpace:
         rows = self._run(self._nearest.score(row, ids))
         cosine = dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
         return [cosine.get(id_) for id_ in ids]
+
+    def _word_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+        if self._beside is not None:
+            return self._beside.score(self._run, terms, ids)
+        return self._run(self._bm25.score(terms, ids))
 
     def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""

@@ -9,7 +9,7 @@ from typing import Any
 from hybridmem.errors import ConfigError
 from hybridmem.stores.base import Progress
 from hybridmem.stores.codec import BODY
-from hybridmem.stores.log import _COLUMNS as HEAD
+from hybridmem.stores.log import COLUMNS as HEAD
 from hybridmem.stores.log import Head
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.derive import Derived, Deriver
@@ -106,6 +106,11 @@ _PROMISES = (
         "SELECT namespace, name, count(*), min(parts) FROM snapshots GROUP BY 1, 2 HAVING count(*) <> min(parts)",
     ),
 )
+_WORDS = (
+    "memory {0!r} of namespace {1!r} is not as the lexical engine has it: reindex",
+    "SELECT m.id, m.namespace FROM memories m FULL JOIN {table} w USING (namespace, mem) WHERE "
+    f"(m.mem IS NOT NULL AND {_SHOWN}) IS DISTINCT FROM (w.mem IS NOT NULL)",
+)
 _VECTORS = (
     "memory {0!r} of namespace {1!r} cannot be found by its vector: reindex",
     "SELECT m.id, m.namespace FROM memories m LEFT JOIN embeddings e USING (namespace, mem) WHERE "
@@ -116,7 +121,9 @@ _VECTORS = (
 def check(conn: Conn, /) -> list[str]:
     """What is wrong, in words: promises of ours that do not hold."""
     problems: list[str] = []
-    for sentence, query in (*_PROMISES, *([_VECTORS] if has_vectors(conn) else [])):
+    words = Deriver.from_dict(get_setting(conn, "derived") or Deriver().to_dict()).lexical.words
+    beside = [] if words is None else [(_WORDS[0], _WORDS[1].replace("{table}", words.table))]
+    for sentence, query in (*_PROMISES, *beside, *([_VECTORS] if has_vectors(conn) else [])):
         rows = conn.raw.execute(f"{query} LIMIT {_MOST + 1}").fetchall()
         problems += [sentence.format(*row) for row in rows[:_MOST]]
         if len(rows) > _MOST:
@@ -130,23 +137,24 @@ def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
     filled = conn.raw.execute("SELECT EXISTS (SELECT 1 FROM documents)").fetchone() == (True,)
     known = record or Deriver().to_dict()
     if filled and known != wanted:
-        changed = ", ".join(
-            f"{key} {known.get(key)!r}, not {wanted[key]!r}" for key in wanted if known.get(key) != wanted[key]
-        )
+        keys = [key for key in {**known, **wanted} if known.get(key) != wanted.get(key)]
+        changed = ", ".join(f"{key} {known.get(key, 'bm25')!r}, not {wanted.get(key, 'bm25')!r}" for key in keys)
         raise ConfigError(
             f"{name} was filled with {changed}: open it with the same settings, or rebuild it for everybody with "
-            "PostgresStore.rebuild(settings)"
+            "PostgresStore(url).rebuild(settings, lexical=…)"
         )
     if record != wanted:
+        deriver.lexical.create(conn, name, anew=True)
         set_setting(conn, "derived", wanted)
 
 
-def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -> int:
+def rebuild(conn: Conn, deriver: Deriver, name: str, progress: Progress | None = None, /) -> int:
     """Build everything derived again from the log; in a transaction that holds the store alone."""
     raw = conn.raw
     tables = ["documents", "postings", "mentions", "pointers"] + (["embeddings"] if has_vectors(conn) else [])
     for table in tables:
         raw.execute(f"DELETE FROM {table}")
+    deriver.lexical.create(conn, name, anew=True)
     raw.execute("UPDATE spaces SET memories = 0, length = 0, vectors = 0")
     set_setting(conn, "derived", deriver.to_dict())
     found = raw.execute(f"SELECT count(*) FROM memories m WHERE {_SHOWN}").fetchone()
@@ -177,7 +185,10 @@ def build_vector_index(
     if valid == (False,):
         conn.raw.execute(f"DROP INDEX CONCURRENTLY {name}")
     conn.raw.execute("SELECT set_config('maintenance_work_mem', %s, false)", (memory,))
-    conn.raw.execute(index_sql(dim, prefix, m=m, ef_construction=ef_construction))
+    statement = index_sql(dim, prefix, m=m, ef_construction=ef_construction)
+    if conn.raw.execute("SELECT relkind FROM pg_class WHERE oid = 'embeddings'::regclass").fetchone() == ("p",):
+        statement = statement.replace("CONCURRENTLY ", "")  # over partitions PostgreSQL cannot build beside the work
+    conn.raw.execute(statement)
     conn.raw.execute("RESET maintenance_work_mem")
 
 

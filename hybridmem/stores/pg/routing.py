@@ -1,0 +1,62 @@
+"""Where a search is run: on the replica as long as it is there and shows enough, else on the primary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hybridmem.errors import StoreError
+from hybridmem.filter_sql import SQL
+from hybridmem.stores.pg.database import Conn, Database
+
+__all__ = ["Router"]
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Router:
+    """Runs the statements of a search. `patient`: only a replica that shows what this store wrote will do."""
+
+    def __init__(self, primary: Database, replica: Database | None, /, *, patient: bool) -> None:
+        self.primary, self.replica = primary, replica
+        self.behind = False
+        """Whether the primary answers: the replica is gone, or does not show what was written."""
+        self._patient, self._written = patient, ""
+
+    def run(self, statement: SQL, /) -> Rows:
+        """The rows of one statement."""
+
+        def work(conn: Conn) -> Rows:
+            rows: Rows = conn.execute(*statement).fetchall()
+            return rows
+
+        if self.replica is not None and not self.behind:
+            try:
+                return self.replica.read(work)
+            except StoreError:
+                self.behind = True  # gone: the primary answers until the next question finds it again
+        return self.primary.read(work)
+
+    def look(self) -> None:
+        """Before a question: find out whether the replica is there and (if that was asked) shows what was written."""
+        if self.replica is None:
+            return
+        query = "SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= ?::pg_lsn"
+        try:
+            rows = self.replica.read(lambda conn: conn.execute(query, (self._written or "0/0",)).fetchall())
+        except StoreError:
+            self.behind = True
+        else:
+            self.behind = not rows[0][0]
+
+    def wrote(self) -> None:
+        """After a write: remember how far the primary's log has come, where a replica has to follow."""
+        if self.replica is not None and self._patient:
+            query = "SELECT pg_current_wal_insert_lsn()::text"
+            self._written = self.primary.read(lambda conn: conn.execute(query).fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connections to both."""
+        self.primary.close()
+        if self.replica is not None:
+            self.replica.close()

@@ -1,0 +1,108 @@
+"""The writing half that stores share: each call is one transaction, whose meaning `writes` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.stores import codec, writes
+from hybridmem.stores.base import Progress
+from hybridmem.types import Edge, Memory
+
+__all__ = ["Writer", "cleaned"]
+
+
+class Writer:
+    """The calls that change a store; where and how the log is written is `_writing`'s."""
+
+    def _writing(self, namespace: str | None, /) -> AbstractContextManager[Any]:
+        """A transaction with its `Log`, for one namespace or (None) for all of them."""
+        raise NotImplementedError
+
+    def _expect_vectors(self) -> None:
+        """Called before vectors are written."""
+
+    def put(
+        self,
+        memories: Sequence[Memory],
+        /,
+        *,
+        namespace: str = "",
+        vectors: Sequence[Any] | None = None,
+        progress: Progress | None = None,
+        strict: bool = True,
+    ) -> list[str]:
+        """Add or update (same id) memories, all or none of them; give their ids.
+
+        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
+        """
+        _check_namespace(namespace)
+        if vectors is not None and len(vectors) != len(memories):
+            raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
+        for memory in memories:  # before taking a lock
+            codec.check_memory(memory, namespace=namespace)
+        if not len(memories):
+            return []
+        if vectors is not None and any(vector is not None for vector in vectors):
+            self._expect_vectors()
+        with self._writing(namespace) as log:
+            ids = writes.assign_ids(memories, now=log.at)
+            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
+        return ids
+
+    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Delete memories and their links (history keeps them); how many there were."""
+        with self._writing(namespace) as log:
+            return writes.delete(log, cleaned(ids), namespace=namespace)
+
+    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Remove memories for good, history included; how many there were."""
+        with self._writing(namespace) as log:
+            return writes.erase(log, cleaned(ids), namespace=namespace)
+
+    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
+        """Link memories of one namespace; both ends must be there."""
+        with self._writing(namespace) as log:
+            writes.link(log, edges, namespace=namespace)
+
+    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
+        """Remove links, whichever way round; how many there were."""
+        with self._writing(namespace) as log:
+            return writes.unlink(log, edges, namespace=namespace)
+
+    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
+        """Count an access of each memory, now."""
+        with self._writing(namespace) as log:
+            writes.touch(log, cleaned(ids), namespace=namespace)
+
+    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
+        """Strengthen a memory, up to 1.0; its new strength."""
+        with self._writing(namespace) as log:
+            return writes.reinforce(log, id, namespace=namespace, by=by)
+
+    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
+        """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
+        with self._writing(namespace) as log:
+            moment = codec.seconds(now, "now")
+            return writes.decay(log, namespace=namespace, now=log.at if moment is None else moment)
+
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+        """Replace the vectors of memories, as re-embedding does."""
+        self._expect_vectors()
+        with self._writing(namespace) as log:
+            writes.set_vectors(log, vectors, namespace=namespace)
+
+
+def cleaned(ids: Sequence[str], /) -> Sequence[str]:
+    """Ids as they can be stored; a lone str is a mistake, not a sequence of letters."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
+    return [codec.clean(id_) for id_ in ids]
+
+
+def _check_namespace(namespace: str) -> None:
+    if not isinstance(namespace, str) or codec.clean(namespace) != namespace:
+        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
