@@ -8,7 +8,6 @@ the signs of the gains at random does as well, the tuner refuses.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybridmem.board import Setting
 from hybridmem.climb import Search
 from hybridmem.errors import ConfigError
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
 from hybridmem.metrics import Interval, interval, sign_flip
+from hybridmem.metrics import metric as find_metric
 from hybridmem.recipes import recipe_to_dict, save_recipe
-from hybridmem.replay import Curve, Recorded, memory_curve, memory_recorder
+from hybridmem.replay import Curve, Recorded, curve_recorder, memory_curve
+from hybridmem.setting import Setting, changes
 from hybridmem.stores.base import Progress
 
 __all__ = ["CURVES", "Tuning", "tune"]
@@ -119,22 +120,18 @@ def tune(
     """
     start = time.perf_counter()
     judged = [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
-    if len(judged) < 2 * folds or folds < 2:  # noqa: PLR2004
-        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
-    base, recorders, known = _recorders(source, recipe, depth, curves)
-    told = _counter(progress, len(judged) * len(recorders))
-    records = [[_told(record(case), told) for case in judged] for record in recorders]
-    search = Search(records, judged, base, metric, known)
-    rng = np.random.default_rng(seed)
+    _check(judged, folds, repeats, level, metric)
+    base, record, known = _recorder(source, recipe, depth, curves)
+    told = _Told(progress, len(judged), folds * repeats + 1)
+    answers = [told.recorded(record(case)) for case in judged]
+    search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
     gains, picks = np.zeros(len(judged)), []
-    for _ in range(repeats):
-        fold_of = rng.permutation(len(judged)) % folds
-        for fold in range(folds):
-            pick = search.climb(fold_of != fold)
-            picks.append(pick)
-            gains[fold_of == fold] += search.real(pick, fold_of == fold) - search.real(search.start, fold_of == fold)
+    for held in _folds(len(judged), folds, repeats, seed):
+        pick = search.climb(~held, told.search(search.steps))
+        picks.append(pick)
+        gains[held] += search.real(pick, held) - search.real(search.start, held)
     gain = interval(gains / repeats, level=level, seed=seed, resamples=10_000)
-    best = search.climb(np.ones(len(judged), dtype=np.bool_))
+    best = search.climb(np.ones(len(judged), dtype=np.bool_), told.search(search.steps))
     proposed = search.recipe(best)
     chance = sign_flip(gains, seed=seed)
     accepted = gain.low > 0.0 and chance <= (1.0 - level) / 2.0 and best != search.start
@@ -150,53 +147,64 @@ def tune(
         after=before + gain.mean,
         arms={name: search.alone(arm) for arm, name in enumerate(search.names)},
         curve=known[best.lexical] if known else None,
-        changes=tuple(_changes(search.start, best, search.names, known)),
+        changes=tuple(changes(search.start, best, search.names, known)),
         settings=search.tried,
         seconds=time.perf_counter() - start,
         picks=tuple(picks),
     )
 
 
-def _recorders(
+def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
+    """Refuse what cannot be cross-validated before an arm is asked."""
+    if len(judged) < 2 * folds or folds < 2:  # noqa: PLR2004
+        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
+    if repeats < 1:
+        raise ConfigError(f"repeats={repeats}: at least 1")
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level={level}: a confidence between 0 and 1, such as 0.998")
+    find_metric(name)
+
+
+def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[np.bool_]]:
+    """Which cases are held out: each case once in every repetition."""
+    rng = np.random.default_rng(seed)
+    for _ in range(repeats):
+        fold_of = rng.permutation(cases) % folds
+        yield from (fold_of == fold for fold in range(folds))
+
+
+def _recorder(
     source: Any, recipe: Fusion | None, depth: int, curves: Sequence[Curve]
-) -> tuple[Fusion, list[Callable[[Case], Recorded]], list[Curve]]:
-    """The recipe to start from, and one recorder for each variant of the BM25 arm, the present one first."""
+) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
+    """The recipe to start from, and a recorder of one answer for each variant of the BM25 arm, the present one first."""
     if not (hasattr(source, "search") and hasattr(source, "explain")):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
-        return recipe, [source], []
-    base = recipe or source.recipe
+        return recipe, lambda case: [source(case)], []
     present = memory_curve(source)
-    if present is None:
-        return base, [memory_recorder(source, depth=depth)], []
-    known = [present, *(curve for curve in curves if curve != present)]
-    others = [memory_recorder(source, depth=depth, curve=curve) for curve in known[1:]]
-    return base, [memory_recorder(source, depth=depth), *others], known
+    known = [] if present is None else [present, *(curve for curve in curves if curve != present)]
+    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
+    return start, curve_recorder(source, depth=depth, curves=[None, *known[1:]]), known
 
 
-def _changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequence[Curve]) -> Iterator[str]:
-    """In words, what the proposal turns."""
-    if (start.mode, start.c) != (best.mode, best.c):
-        c = f" (c={best.c:g})" if best.mode == "rrf" else ""
-        yield f"mode: {start.mode} → {best.mode}{c}"
-    for arm, name in enumerate(names):
-        if start.weights[arm] != best.weights[arm]:
-            yield f"weight of {name}: {start.weights[arm]:.3g} → {best.weights[arm]:.3g}"
-        if start.floors[arm] != best.floors[arm]:
-            yield f"floor of {name}: {start.floors[arm]} → {best.floors[arm]}"
-    for label, old, new in (("spread", start.spread, best.spread), ("half-life strength", start.boost, best.boost)):
-        if old != new:
-            yield f"{label}: {old:g} → {new:g}"
-    if curves and start.lexical != best.lexical:
-        old_curve, new_curve = curves[start.lexical], curves[best.lexical]
-        yield f"BM25: k1={old_curve.k1:g}, b={old_curve.b:g} → k1={new_curve.k1:g}, b={new_curve.b:g}"
+class _Told:
+    """One count over everything: a step for each recorded case, then as many steps in all for the searches."""
 
+    def __init__(self, progress: Progress | None, cases: int, searches: int) -> None:
+        self._progress, self._cases, self._searches = progress, cases, searches
+        self._recorded = self._searched = 0
 
-def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = itertools.count(1)
-    return (lambda: None) if progress is None else lambda: progress(next(done), total)
+    def recorded(self, answers: list[Recorded]) -> list[Recorded]:
+        self._recorded += 1
+        self._tell(0.0)
+        return answers
 
+    def search(self, steps: int) -> Callable[[int], None]:
+        """What one search tells its steps to."""
+        before = self._searched
+        self._searched += 1
+        return lambda step: self._tell((before + step / steps) / self._searches)
 
-def _told(record: Recorded, tell: Callable[[], None]) -> Recorded:
-    tell()
-    return record
+    def _tell(self, searched: float) -> None:
+        if self._progress is not None:
+            self._progress(self._recorded + round(searched * self._cases), 2 * self._cases)

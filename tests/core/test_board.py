@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.board import Board, Setting, _top, read_setting, with_setting
+from hybridmem.board import Board, _top
 from hybridmem.columns import read_columns
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
 from hybridmem.metrics import judge, metric
 from hybridmem.replay import Recorded, replay
+from hybridmem.setting import Setting, read_setting, with_setting
 from hybridmem.stages import Competition, HalfLife, NamedDate, QualityGate, SourceDedup, Spread, Substance
 from hybridmem.types import ArmList
 

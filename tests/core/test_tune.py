@@ -11,6 +11,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.recipes import load_recipe
 from hybridmem.replay import Curve, Recorded
+from hybridmem.setting import Setting, changes
 from hybridmem.stages import HalfLife, QualityGate
 from hybridmem.tune import Tuning, tune
 from hybridmem.types import ArmList
@@ -168,12 +169,9 @@ def test_curves_are_tried_and_written_down(tmp_path):
 
 
 def test_every_change_is_named():
-    from hybridmem.board import Setting
-    from hybridmem.tune import _changes
-
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
     new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, boost=0.0, lexical=1)
-    assert list(_changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
+    assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
         "weight of bm25: 0.5 → 0.6",
         "floor of bm25: None → 1.0",
