@@ -34,12 +34,20 @@ __all__ = ["Board"]
 Floors = tuple[float | None, ...]
 
 
+class _Shares(NamedTuple):
+    """Each arm's normalised scores (for RRF: c + rank), and who is a candidate, with their words and number a case."""
+
+    shares: Floats
+    alive: Bools
+    words: Floats
+    number: Floats
+
+
 class _Merged(NamedTuple):
-    """One merge: its scores (0 for what is no candidate), who is a candidate, and the best score of each thread."""
+    """One merge: its scores (0 for what is no candidate), and what they came from."""
 
     scores: Floats
-    alive: Bools
-    heard: Floats
+    shares: _Shares
 
 
 class _Joined(NamedTuple):
@@ -58,15 +66,20 @@ class Board:
         self.recipe = recipe
         self._listed = columns.listed
         self._seed_count = (recipe.spread or Spread()).seeds
-        self._threads, self._some_thread, self._thread_count = _tables(columns.threads, self._listed.any(axis=0))
+        self._anywhere = np.flatnonzero(self._listed.any(axis=0))
+        self._threads, self._thread_count = _tables(columns.threads)
+        self._thread_of_listed = self._threads.ravel()[self._anywhere]
+        self._row = np.repeat(np.arange(len(columns.keys)), columns.fresh.shape[1])
         self._sources = _repeated(columns.sources) if recipe.dedup is not None else None
         self._dated = np.flatnonzero(columns.dated.any(axis=1))
         self._read_answers(cases)
         self._best = lru_cache(maxsize=8)(self._compute_best)
         self._shares = lru_cache(maxsize=4)(self._compute_shares)
         self._merged = lru_cache(maxsize=2)(self._compute_merged)
+        self._heard = lru_cache(maxsize=2)(self._compute_heard)
         self._joined = lru_cache(maxsize=2)(self._compute_joined)
         self._worth = lru_cache(maxsize=16)(columns.edges.values)
+        self._boosted = lru_cache(maxsize=4)(lambda strength: 1.0 + strength * columns.fresh)
 
     def _read_answers(self, cases: Sequence[Case]) -> None:
         """Where the relevant candidates stand, and the grades of all relevant ones."""
@@ -125,13 +138,13 @@ class Board:
         if spreads:
             total = total + setting.spread * joined.incoming
         if setting.thread:
-            total = total + (setting.thread * merged.heard)[self._threads]
+            total = total + (setting.thread * self._heard(merge))[self._threads]
         alive = joined.alive
         if self._sources is not None:
             alive = self._kept(np.where(alive, total, -np.inf)) & alive
-            joined = joined._replace(substance=self._substance(alive))
+            joined = joined._replace(substance=self._substance(*self._lengths(alive)))
         if setting.boost > 0:
-            total = total * (1.0 + setting.boost * self.columns.fresh)
+            total = total * self._boosted(setting.boost)
         if joined.substance is not None:
             total = total * joined.substance
         if self.recipe.dated is not None and len(self._dated):
@@ -140,36 +153,48 @@ class Board:
         return np.where(alive, total, -np.inf)
 
     def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Merged:
-        shares, alive = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
-        total = np.zeros(alive.shape)
-        for weight, share in zip(weights, shares, strict=True):
-            if weight > 0:
-                total += weight / share if mode == "rrf" else weight * share
+        shares = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
+        parts = [
+            weight / share if mode == "rrf" else weight * share
+            for weight, share in zip(weights, shares.shares, strict=True)
+            if weight > 0
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return _Merged(total, shares)
+
+    def _compute_heard(self, merge: Any) -> Floats:
+        """The best score of each thread."""
         heard = np.zeros(self._thread_count)
-        np.maximum.at(heard, self._threads.ravel()[self._some_thread], total.ravel()[self._some_thread])
-        return _Merged(total, alive, heard)
+        np.maximum.at(heard, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
+        return heard
 
     def _compute_joined(self, merge: Any, hops: int, decay: float) -> _Joined:
         """What the best seeds of each case bring to others; no hops, no seeds."""
         merged = self._merged(*merge)
-        incoming, alive = merged.scores, merged.alive
+        _, alive, words, number = merged.shares
+        incoming = merged.scores
         if hops:
             edges = self.columns.edges
             seeds = merged.scores.ravel()[self.columns.seeds]
             passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
             incoming = np.zeros(merged.scores.shape)
             np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._worth(hops, decay))
-            alive = alive | (incoming > 0.0)
-        return _Joined(incoming, alive, None if self._sources is not None else self._substance(alive))
+            new = np.flatnonzero((incoming > 0.0) > alive)
+            alive = alive.copy()
+            alive.ravel()[new] = True
+            words = words + np.bincount(self._row[new], self.columns.words.ravel()[new], len(words))
+            number = number + np.bincount(self._row[new], minlength=len(number))
+        return _Joined(incoming, alive, None if self._sources is not None else self._substance(words, number))
 
-    def _substance(self, alive: Bools) -> Floats | None:
+    def _substance(self, words: Floats, number: Floats) -> Floats | None:
+        """The factor of each candidate, from the number of words and of candidates of each case."""
         substance = self.recipe.substance
         if substance is None:
             return None
-        words = self.columns.words
-        mean = (words * alive).sum(axis=1) / np.maximum(alive.sum(axis=1), 1)
-        enough = np.maximum(np.minimum(float(substance.words), mean), 1e-12)[:, None]
-        factor = np.minimum(words, enough)
+        enough = np.maximum(np.minimum(float(substance.words), words / np.maximum(number, 1.0)), 1e-12)[:, None]
+        factor = np.minimum(self.columns.words, enough)
         factor *= substance.strength / enough
         factor += 1.0 - substance.strength
         return factor
@@ -196,13 +221,13 @@ class Board:
 
     # --- gate and shares
 
-    def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> tuple[Floats, Bools]:
-        """Each arm's normalised scores (for RRF: c + rank), and who is a candidate: gate, complete, normalise."""
+    def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> _Shares:
+        """Gate, complete, normalise."""
         asked = np.array(active)[:, None, None]
         listed = self._gate(self._listed & asked, floors)
         alive = np.asarray(listed.any(axis=0))
         if mode == "rrf":
-            return np.where(listed, c + self.columns.rank, np.inf), alive
+            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, *self._lengths(alive))
         raw, within = self.columns.raw, listed
         if self.recipe.complete:
             within = listed | (alive[None] & np.isfinite(raw) & asked)
@@ -210,7 +235,11 @@ class Board:
         if self.recipe.smooth:
             size = within.sum(axis=2, keepdims=True)
             share = (1.0 + size * share) / (1.0 + size)
-        return np.where(within, share, 0.0), alive
+        return _Shares(np.where(within, share, 0.0), alive, *self._lengths(alive))
+
+    def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
+        """How many words the candidates of each case have, and how many candidates there are."""
+        return np.where(alive, self.columns.words, 0.0).sum(axis=1), alive.sum(axis=1).astype(np.float64)
 
     def _gate(self, heard: Bools, floors: Floors) -> Bools:
         gate = self.recipe.gate or QualityGate()
@@ -242,17 +271,13 @@ def _top(scores: Floats, count: int) -> Bools:
     return top
 
 
-def _tables(threads: Ints, listed: Bools) -> tuple[Ints, Ints, int]:
-    """Each candidate's place in a table of threads, who is listed (flat), and how many places there are.
-
-    A candidate without a thread has a place of its own.
-    """
-    numbers = threads.copy().ravel()
-    alone = np.flatnonzero(numbers < 0)
-    known, packed = np.unique(numbers, return_inverse=True)
-    packed = packed.reshape(-1).astype(np.int64)
-    packed[alone] = len(known) + np.arange(len(alone))
-    return packed.reshape(threads.shape), np.flatnonzero(listed), len(known) + len(alone)
+def _tables(threads: Ints) -> tuple[Ints, int]:
+    """Each candidate's place in a table of threads, and how many places there are; without a thread, one of its own."""
+    alone = np.flatnonzero(threads < 0)
+    known, places = np.unique(threads, return_inverse=True)
+    places = places.reshape(-1).astype(np.int64)
+    places[alone] = len(known) + np.arange(len(alone))
+    return places.reshape(threads.shape), len(known) + len(alone)
 
 
 def _repeated(sources: Ints) -> tuple[Ints, Ints, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from hybridmem.board import Board
-from hybridmem.columns import Bools, Floats, read_columns
+from hybridmem.columns import Bools, Floats, Ints, lay_columns, read_row
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion, Mode
 from hybridmem.metrics import judge, metric
@@ -22,12 +23,14 @@ __all__ = ["Search", "simplex"]
 
 STEP = 0.001
 """A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
+ERRORS = 1.0
+"""… and at least so many standard errors of the gain on them."""
 ROUNDS = 4
-CASES_A_BOARD = 64
+CASES_A_BOARD = 128
 CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
 STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-SPREADS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-THREADS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SPREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25)
+THREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 REACHES = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
 """Hops, and what is left of an activation at each: over one hop, decay and strength are the same thing."""
 FLOORS: Mapping[str, tuple[float | None, ...]] = {
@@ -51,7 +54,7 @@ class Search:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
         walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in REACHES)]))
         self._boards = [_boards(rows, cases, recipe, walks) for rows in records]
-        present = [board.columns for board in self._boards[0]]
+        present = [board.columns for _, board in self._boards[0]]
         self.names = present[0].names
         self.start = read_setting(recipe, self.names)
         self._values: dict[Setting, Floats] = {}
@@ -93,8 +96,10 @@ class Search:
         todo = [setting for setting in dict.fromkeys(wanted) if setting not in self._values]
         for lexical, some in itertools.groupby(sorted(todo, key=_lexical), key=_lexical):
             group = list(some)
-            parts = [[board.figures(one, self.metric) for one in group] for board in self._boards[lexical]]
-            self._values.update(zip(group, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+            table = np.empty((len(group), len(self.cases)))
+            for chosen, board in self._boards[lexical]:
+                table[:, chosen] = [board.figures(one, self.metric) for one in group]
+            self._values.update(zip(group, table, strict=True))
         return [self._values[setting] for setting in wanted]
 
     def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
@@ -114,16 +119,17 @@ class Search:
         `tell` hears after each group how many of at most `steps` are done.
         """
         best = self.start
-        height = float(self.values([best])[0][train].mean())
+        figures = self.values([best])[0][train]
         done = 0
         for _ in range(ROUNDS):
             before = best
             for group in self._groups:
                 options = group(best)
-                means = np.stack(self.values(options))[:, train].mean(axis=1)
-                found = int(means.argmax())
-                if means[found] >= height + STEP:
-                    best, height = options[found], float(means[found])
+                table = np.stack(self.values(options))[:, train]
+                found = int(table.mean(axis=1).argmax())
+                gains = table[found] - figures
+                if gains.mean() >= max(STEP, ERRORS * gains.std() / math.sqrt(len(gains))):
+                    best, figures = options[found], table[found]
                 done += 1
                 tell(done)
             if best == before:
@@ -166,18 +172,30 @@ def _lexical(setting: Setting) -> int:
 def _reaches(now: Setting) -> list[Setting]:
     if now.spread <= 0:
         return [now]
-    return [replace(now, hops=hops, decay=decay) for hops, decay in REACHES]
+    return [replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*REACHES, (now.hops, now.decay)))]
 
 
 def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:
     return [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
 
 
-def _boards(records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion, walks: Walks) -> list[Board]:
-    """Boards of a few cases each, so that their columns stay in the cache of the processor."""
-    starts = range(0, len(cases), CASES_A_BOARD)
-    parts = [(records[at : at + CASES_A_BOARD], cases[at : at + CASES_A_BOARD]) for at in starts]
-    return [Board(read_columns(rows, some, recipe=recipe, walks=walks), some, recipe=recipe) for rows, some in parts]
+def _boards(
+    records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion, walks: Walks
+) -> list[tuple[Ints, Board]]:
+    """Boards of a few cases each, so that their columns stay in the cache of the processor, and which cases those are.
+
+    Cases of like size share a board: little of it is padding.
+    """
+    rows = [read_row(record, recipe, walks) for record in records]
+    order = np.array(sorted(range(len(rows)), key=lambda at: len(rows[at].keys)), dtype=np.int64)
+    boards = []
+    for start in range(0, len(order), CASES_A_BOARD):
+        chosen = order[start : start + CASES_A_BOARD]
+        mine = [(rows[at], records[at], cases[at]) for at in chosen.tolist()]
+        some, asked, judged = (list(part) for part in zip(*mine, strict=True))
+        columns = lay_columns(some, asked, judged, recipe=recipe)
+        boards.append((chosen, Board(columns, judged, recipe=recipe)))
+    return boards
 
 
 def simplex(arms: int) -> list[tuple[float, ...]]:

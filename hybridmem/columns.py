@@ -1,4 +1,4 @@
-"""Recorded answers of many cases as numpy columns: (arms, cases, candidates), padded to the longest case and one more."""
+"""Recorded answers of many cases as numpy columns: (arms, cases, candidates), padded to the longest case plus one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridmem.stages import HalfLife, Spread
 from hybridmem.stages.prior import named_period
 from hybridmem.times import epoch, moment
 
-__all__ = ["Bools", "Columns", "Floats", "Ints", "read_columns"]
+__all__ = ["Bools", "Columns", "Floats", "Ints", "Row", "lay_columns", "read_columns", "read_row"]
 
 DAY = 86_400.0
 Numbers = dict[tuple[str, int, Any], int]
@@ -50,7 +50,7 @@ class Columns:
         return found
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """One case: its candidates, what each arm thinks of those that were listed, and whom they would bring in."""
 
     keys: list[str]
@@ -64,13 +64,16 @@ def read_columns(
     records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion, walks: Walks | None = None
 ) -> Columns:
     """Columns for replaying this recipe, and others that differ in their numbers only."""
-    spread = recipe.spread or Spread()
-    walks = walks or Walks(spread.hops)
-    rows = [_row(record, spread, walks) for record in records]
+    walks = walks or Walks((recipe.spread or Spread()).hops)
+    return lay_columns([read_row(record, recipe, walks) for record in records], records, cases, recipe=recipe)
+
+
+def lay_columns(rows: Sequence[Row], records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion) -> Columns:
+    """Rows below each other, with what the stages read of their candidates."""
     names = tuple(arm.name for arm in records[0].lists)
     wide = max(len(row.keys) for row in rows) + 1
     by_arm, plain = (len(names), len(rows), wide), (len(rows), wide)
-    seeds, edges = lay_edges([(row.keys, row.reached) for row in rows], wide=wide, hops=walks.hops)
+    seeds, edges = lay_edges([(row.keys, row.reached) for row in rows], wide=wide)
     columns = Columns(
         names=names,
         keys=tuple(tuple(row.keys) for row in rows),
@@ -92,40 +95,43 @@ def read_columns(
     return columns
 
 
-def _row(record: Recorded, spread: Spread, walks: Walks) -> _Row:
+def read_row(record: Recorded, recipe: Fusion, walks: Walks) -> Row:
     """The keys of all lists by best rank, then what possible seeds would bring in from the graph."""
     best: dict[str, int] = {}
     items: dict[str, Any] = {}
     lists = [record.reader.keys(arm.items) for arm in record.lists]
     for keys, arm in zip(lists, record.lists, strict=True):
-        for rank, (key, item) in enumerate(zip(keys, arm.items, strict=True)):
+        for place, (key, item) in enumerate(zip(keys, arm.items, strict=True)):
             if key not in best:
-                best[key], items[key] = rank, item
-            elif rank < best[key]:
-                best[key] = rank
+                best[key], items[key] = place, item
+            elif place < best[key]:
+                best[key] = place
     order = sorted(best, key=lambda key: (best[key], key))
+    raw, rank = _opinions(record, lists, order)
+    graph = record.graph
+    if graph is None:
+        return Row(order, [items[key] for key in order], raw, rank, {})
+    able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
+    reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
+    new = sorted({to for targets in reached.values() for to, _ in targets}.difference(order))
+    brought = walks.items(graph, new)
+    return Row([*order, *brought], [*(items[key] for key in order), *brought.values()], raw, rank, reached)
+
+
+def _opinions(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[Floats, Floats]:
+    """Raw scores and ranks, a row for each arm."""
     place = {key: column for column, key in enumerate(order)}
     raw, rank = np.full((len(lists), len(order)), np.nan), np.full((len(lists), len(order)), np.inf)
-    for number, (keys, arm) in enumerate(zip(lists, record.lists, strict=True)):
-        known = [(place[key], score) for key, score in (arm.known or {}).items() if score and key in place]
-        if known:
-            columns, values = zip(*known, strict=True)
-            raw[number, list(columns)] = values
+    for row, (keys, arm) in enumerate(zip(lists, record.lists, strict=True)):
+        known = {place[key]: score for key, score in (arm.known or {}).items() if score and key in place}
+        raw[row, list(known)] = list(known.values())
         if keys:
             size = len(keys)
             where = [place[key] for key in reversed(keys)]  # backwards: of a repeated key the best rank stays
             scores = arm.scores if arm.scores is not None else [1.0 - at / size for at in range(size)]
-            raw[number, where] = scores[::-1]
-            rank[number, where] = np.arange(size, 0.0, -1.0)
-    graph = record.graph
-    if graph is None:
-        return _Row(order, [items[key] for key in order], raw, rank, {})
-    able = possible_seeds(raw, rank, seeds=spread.seeds).tolist()
-    reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
-    new = sorted({to for targets in reached.values() for to, _ in targets}.difference(order))
-    brought = walks.items(graph, new)
-    everything = [*order, *(key for key in new if key in brought)]
-    return _Row(everything, [*(items[key] for key in order), *brought.values()], raw, rank, reached)
+            raw[row, where] = scores[::-1]
+            rank[row, where] = np.arange(size, 0.0, -1.0)
+    return raw, rank
 
 
 def _fill_fields(

@@ -89,7 +89,7 @@ class Edges:
         return best
 
 
-def lay_edges(rows: Sequence[tuple[Sequence[str], Reached]], *, wide: int, hops: int) -> tuple[Ints, Edges]:
+def lay_edges(rows: Sequence[tuple[Sequence[str], Reached]], *, wide: int) -> tuple[Ints, Edges]:
     """Flat positions of each case's possible seeds, (cases, most seeds), and the edges that leave them.
 
     A case with fewer seeds is filled up with its last column, which is nobody's.
@@ -101,12 +101,12 @@ def lay_edges(rows: Sequence[tuple[Sequence[str], Reached]], *, wide: int, hops:
     worth: list[Sequence[float]] = []
     for row, (keys, reached) in enumerate(rows):
         place = {key: row * wide + column for column, key in enumerate(keys)}
-        for number, (key, targets) in enumerate(reached.items()):
-            seeds[row, number] = place[key]
+        for number, (key, targets) in enumerate(reached.items(), start=row * most):
+            seeds.ravel()[number] = place[key]
             for target, ways in targets:
                 if target in place:
-                    start.append(row * most + number)
+                    start.append(number)
                     to.append(place[target])
                     worth.append(ways)
-    table = np.array(worth, dtype=np.float64).reshape(-1, hops).T
+    table = np.array(worth, dtype=np.float64).reshape(len(worth), len(worth[0]) if worth else 1).T
     return seeds, Edges(np.array(start, dtype=np.int64), np.array(to, dtype=np.int64), np.ascontiguousarray(table))

@@ -108,7 +108,7 @@ class _View:
     def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
         self.space = space
         self.graph: Graph | None = space.graph(None)
-        own = getattr(space, "_text", None)
+        own: Any = getattr(space, "_text", None)
         self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
 
     def lists(self, arms: Sequence[str], ask: Ask, found: Mapping[str, Hits], depth: int) -> Iterator[list[ArmList]]:
@@ -117,9 +117,9 @@ class _View:
         hits = [{**found, "bm25": one} for one in words]
         everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
         others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
-        for arm, known in others.items():
-            missing = [key for key in everything if key not in known]
-            known.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
+        for arm, scores in others.items():
+            missing = [key for key in everything if key not in scores]
+            scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
         for text, some in zip(self._texts, hits, strict=True):
             candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
             known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}

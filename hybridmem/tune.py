@@ -30,7 +30,20 @@ from hybridmem.stores.base import Progress
 
 __all__ = ["CURVES", "Tuning", "tune"]
 
-CURVES = (Curve(0.9, 0.4), Curve(1.2, 0.5), Curve(1.2, 0.75), Curve(1.6, 0.75), Curve(2.0, 0.75))
+CURVES = tuple(
+    Curve(k1, b)
+    for k1, b in (
+        (0.6, 0.4),
+        (0.9, 0.25),
+        (0.9, 0.4),
+        (0.9, 0.75),
+        (1.2, 0.4),
+        (1.2, 0.75),
+        (1.6, 0.4),
+        (1.6, 0.75),
+        (2.0, 0.75),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -176,7 +189,7 @@ def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[
 def _recorder(
     source: Any, recipe: Fusion | None, depth: int, curves: Sequence[Curve]
 ) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
-    """The recipe to start from, and a recorder of one answer for each variant of the BM25 arm, the present one first."""
+    """The recipe to start from, and a recorder of an answer by each variant of the BM25 arm, the present one first."""
     if not (hasattr(source, "search") and hasattr(source, "explain")):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")

@@ -143,7 +143,13 @@ def test_a_memory_is_tuned_from_its_arms():
         found = tune(memory, cases, folds=2, repeats=1, progress=lambda done, total: seen.append((done, total)))
     assert set(found.arms) == {"bm25", "vector"}
     assert found.settings > 100
-    assert seen[-1] == (len(cases) * 5, len(cases) * 5)  # the present curve, and four others
+    totals = {total for _, total in seen}
+    assert totals == {2 * len(cases)}  # half of it for recording, half for searching
+    counts = [done for done, _ in seen]
+    assert counts[: len(cases)] == list(range(1, len(cases) + 1))
+    assert counts == sorted(counts)
+    assert len(set(counts[len(cases) :])) > 3  # the searches tell of themselves too
+    assert counts[-1] == 2 * len(cases)
     assert found.curve == Curve(1.2, 0.75)
     json.dumps(found.to_dict())
 
@@ -170,14 +176,17 @@ def test_curves_are_tried_and_written_down(tmp_path):
 
 def test_every_change_is_named():
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
-    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, boost=0.0, lexical=1)
+    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, thread=0.4, hops=1, decay=0.75, lexical=1)
     assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
         "weight of bm25: 0.5 → 0.6",
-        "floor of bm25: None → 1.0",
+        "floor of bm25: none → 1",
         "weight of vector: 0.5 → 0.4",
-        "floor of vector: 0.2 → None",
+        "floor of vector: 0.2 → none",
         "spread: 0.6 → 0.2",
+        "share of the thread: 0 → 0.4",
+        "hops: 2 → 1",
+        "decay of a hop: 0.5 → 0.75",
         "half-life strength: 0.05 → 0",
         "BM25: k1=1.2, b=0.75 → k1=0.9, b=0.4",
     ]
@@ -202,6 +211,10 @@ def test_bad_input():
         tune(3, cases * 3, recipe=Fusion())
     with pytest.raises(ConfigError, match="metric 'precision@3'"):
         tune(source, cases * 3, recipe=Fusion(), metric="precision@3")
+    with pytest.raises(ConfigError, match="repeats=0"):
+        tune(source, cases * 3, recipe=Fusion(), repeats=0)
+    with pytest.raises(ConfigError, match=r"level=1\.5"):
+        tune(source, cases * 3, recipe=Fusion(), level=1.5)
 
 
 def test_gates_and_boosts_of_the_start_are_kept_where_nothing_changes():
