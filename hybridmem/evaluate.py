@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.report import Report, Run
 from hybridmem.stores.base import Progress
 from hybridmem.times import moment
 
-__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "result_id"]
+__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
 
 KS = (1, 3, 5, 8, 10, 20)
 
@@ -50,23 +50,37 @@ class Asked:
     arm: bool = False
     dated: bool = False
     """Whether it honours a case's `as_of`."""
+    of: str = ""
+    """The system that this one is with a part left out."""
 
 
-def load_cases(path: str | Path) -> list[Case]:
-    """Cases from a JSONL file, or from a BEIR folder (queries.jsonl with qrels.tsv or qrels/test.tsv).
+def load_cases(source: str | Path | IO[str]) -> list[Case]:
+    """Cases from a JSONL file (or an open one), or from a BEIR folder (queries.jsonl, qrels.tsv or qrels/test.tsv).
 
     A line of JSONL is `{"query": "…", "relevant": ["m1"] or {"m1": 2}, "category": "…", "as_of": "2024-05-01"}`;
     all but the query may be left out.
     """
-    place = Path(path)
-    if not place.is_dir():
-        return [_case(row, where) for row, where in _rows(place)]
+    if not isinstance(source, (str, Path)) or not Path(source).is_dir():
+        return [_case(row, where) for row, where in _rows(source)]
+    place = Path(source)
     grades = _qrels(place)
     cases = []
     for row, where in _rows(place / "queries.jsonl"):
         name = str(row.get("id", row.get("_id", "")))
         cases.append(_case({**row, "query": row.get("text"), "relevant": grades.get(name, {}), "id": name}, where))
     return cases
+
+
+def load_questions(source: str | Path | IO[str]) -> list[str]:
+    """Questions alone: plain lines, JSONL cases, or a BEIR folder."""
+    if isinstance(source, (str, Path)) and Path(source).is_dir():
+        return [case.query for case in load_cases(source)]
+    questions = []
+    for line, where in _lines(source):
+        questions.append(_case(_row(line, where), where).query if line.startswith("{") else line)
+    if not questions:
+        raise ConfigError(f"{_name(source)} holds no question: write one a line")
+    return questions
 
 
 def load_corpus(folder: str | Path) -> Iterator[dict[str, Any]]:
@@ -161,7 +175,9 @@ def _run(system: Asked, cases: Sequence[Case], *, depth: int, progress: Progress
         notes.append(f"returns at most {longest} results, which bounds its recall beyond that")
     if not system.dated and (dated := sum(case.as_of is not None for case in cases)):
         notes.append(f"cannot answer as of a date: {dated} dated cases were asked without it")
-    return Run(name=system.name, lists=tuple(lists), seconds=tuple(seconds), notes=tuple(notes), arm=system.arm)
+    return Run(
+        name=system.name, lists=tuple(lists), seconds=tuple(seconds), notes=tuple(notes), arm=system.arm, of=system.of
+    )
 
 
 def _ready(systems: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
@@ -226,24 +242,38 @@ def _shifted(progress: Progress | None, done: int, total: int) -> Progress:
     return lambda step, _total: progress(done + step, total)
 
 
-def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each JSON object of a file with the place it stands at, for messages."""
+def _name(source: str | Path | IO[str]) -> str:
+    return str(source) if isinstance(source, (str, Path)) else str(getattr(source, "name", "standard input"))
+
+
+def _lines(source: str | Path | IO[str]) -> Iterator[tuple[str, str]]:
+    """Each line that is not empty, with the place it stands at, for messages."""
+    if not isinstance(source, (str, Path)):
+        numbered = enumerate(source, start=1)
+        yield from ((line.strip(), f"{_name(source)}:{number}") for number, line in numbered if line.strip())
+        return
     try:
-        file = path.open(encoding="utf-8")
+        file = Path(source).open(encoding="utf-8")  # noqa: SIM115  only opening it may fail with this message
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {source}: {error.strerror}") from error
     with file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{where}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise ConfigError(f"{where}: {line.strip()[:60]!r} must be a JSON object")
-            yield row, where
+        yield from _lines(file)
+
+
+def _rows(source: str | Path | IO[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each JSON object of a file with the place it stands at."""
+    for line, where in _lines(source):
+        yield _row(line, where), where
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: {line[:60]!r} must be a JSON object")
+    return row
 
 
 def _case(row: Mapping[str, Any], where: str) -> Case:

@@ -163,5 +163,8 @@ def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True)
     systems = [Asked(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
     systems.append(Asked(f"{start}fused", fused(None), dated=True))
     if stages:
-        systems += [Asked(f"{start}{label}", fused(changed), dated=True) for label, changed in variants(memory.recipe)]
+        whole = f"{start}fused"
+        systems += [
+            Asked(f"{start}{label}", fused(changed), dated=True, of=whole) for label, changed in variants(memory.recipe)
+        ]
     return systems

@@ -1,16 +1,17 @@
 """Settings from your own cases, and only when they hold on cases that were not used to find them.
 
 Each arm is asked once per case; after that a setting is only arithmetic on the recorded lists. The search climbs one
-group of settings after another (mode with weights and c, floors, spread, boost, k1 with b) on some of the cases and
-is measured on the others, for every fold. When the bounds of that held-out gain do not exclude zero, or when flipping
-the signs of the gains at random does as well, the tuner refuses.
+group of settings after another (k1 with b, mode with weights and c, spread with the share of the thread, hops with
+decay, boost, floors) on some of the cases and is measured on the others with the real fusion, for every fold. When the
+bounds of that held-out gain do not exclude zero, or when flipping the signs of the gains at random does as well, the
+tuner refuses.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from hybridmem.stores.base import Progress
 
 __all__ = ["CURVES", "Tuning", "tune"]
 
+DEPTH = 100
 CURVES = tuple(
     Curve(k1, b)
     for k1, b in (
@@ -99,9 +101,12 @@ class Tuning:
         )
 
     def __str__(self) -> str:
+        verdict = f"{self._gain()} ({self.before:.4f} → {self.after:.4f})"
+        found = "the best found, not used:" if self.changes else "nothing better was found"
         lines = [
-            f"{'accepted' if self.accepted else 'refused'}: {self._gain()} ({self.before:.4f} → {self.after:.4f})",
-            *(f"  {change}" for change in self.changes),
+            f"accepted: {verdict}" if self.accepted else f"refused: {verdict} is not significant",
+            *([] if self.accepted else [f"  the recipe stays as it is; {found}"]),
+            *(f"  {change}" if self.accepted else f"    {change}" for change in self.changes),
             *(f"  {name} alone: {value:.4f}" for name, value in self.arms.items()),
             f"  {self.settings} settings tried in {self.seconds:.1f} s",
         ]
@@ -120,7 +125,7 @@ def tune(
     folds: int = 5,
     repeats: int = 2,
     level: float = 0.998,
-    depth: int = 100,
+    depth: int | None = None,
     curves: Sequence[Curve] = CURVES,
     seed: int = 0,
     progress: Progress | None = None,
@@ -128,6 +133,8 @@ def tune(
     """Search for better settings on the user's cases; cross-validated, and refused when the gain is not significant.
 
     `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
+    `depth` is how many hits each arm of a memory is asked for (the recipe's own, or 100); a tuned recipe says it too.
+    `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
     `level` is the confidence with which the held-out gain must exclude zero. It is strict, because even meaningless
     labels reward a setting that prefers what is often right.
     """
@@ -135,6 +142,7 @@ def tune(
     judged = [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
     _check(judged, folds, repeats, level, metric)
     base, record, known = _recorder(source, recipe, depth, curves)
+    present: Fusion = recipe or source.recipe
     told = _Told(progress, len(judged), folds * repeats + 1)
     answers = [told.recorded(record(case)) for case in judged]
     search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
@@ -151,8 +159,8 @@ def tune(
     before = float(search.real(search.start).mean())
     return Tuning(
         accepted=accepted,
-        recipe=proposed if accepted else base,
-        proposed=proposed,
+        recipe=proposed if accepted else present,
+        proposed=present if best == search.start else proposed,
         metric=metric,
         gain=gain,
         chance=chance,
@@ -187,17 +195,18 @@ def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[
 
 
 def _recorder(
-    source: Any, recipe: Fusion | None, depth: int, curves: Sequence[Curve]
+    source: Any, recipe: Fusion | None, depth: int | None, curves: Sequence[Curve]
 ) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
     """The recipe to start from, and a recorder of an answer by each variant of the BM25 arm, the present one first."""
     if not (hasattr(source, "search") and hasattr(source, "explain")):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
         return recipe, lambda case: [source(case)], []
+    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
+    asked = depth or start.depth or DEPTH
     present = memory_curve(source)
     known = [] if present is None else [present, *(curve for curve in curves if curve != present)]
-    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
-    return start, curve_recorder(source, depth=depth, curves=[None, *known[1:]]), known
+    return replace(start, depth=asked), curve_recorder(source, depth=asked, curves=[None, *known[1:]]), known
 
 
 class _Told:
