@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("hybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
+        print("\nhybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         print(f"hybridmem: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -48,10 +49,10 @@ def open_memory(args: argparse.Namespace, *, must_exist: bool = True) -> HybridM
     return HybridMemory(path, embedder=embedder, namespace=args.namespace, recipe=args.recipe)
 
 
-def progress(label: str) -> Callable[[int, int | None], None]:
+def progress(label: str, *, rate: bool = True) -> Callable[[int, int | None], None]:
     """A bar on stderr where somebody watches, else a line every few seconds and one at the end of longer work."""
     started = time.monotonic()
-    told, spoke = [started - OFTEN if sys.stderr.isatty() else started - SELDOM + FIRST], [False]
+    told, spoke = [-math.inf if sys.stderr.isatty() else started - SELDOM + FIRST], [False]
 
     def tell(done: int, total: int | None) -> None:
         now, watched = time.monotonic(), sys.stderr.isatty()
@@ -61,9 +62,9 @@ def progress(label: str) -> Callable[[int, int | None], None]:
         told[0], spoke[0] = now, True
         count = f"{done}" if total is None else f"{done} of {total}"
         if watched:
-            rate = f"({done / max(now - started, 1e-9):,.0f}/s)"
-            shown = f"{label}: {count} {rate}" if not total else f"{label} {_bar(done, total)} {count} {rate}"
-            print(f"\r\x1b[K{shown}", end="\n" if finished else "", file=sys.stderr, flush=True)
+            speed = f" ({done / max(now - started, 1e-9):,.0f}/s)" if rate else ""
+            shown = f"{label}: {count}" if not total else f"{label} {_bar(done, total)} {count}"
+            print(f"\r\x1b[K{shown}{speed}", end="\n" if finished else "", file=sys.stderr, flush=True)
         else:
             print(f"{label}: {count}", file=sys.stderr, flush=True)
 

@@ -120,7 +120,7 @@ def _tune(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         _tell_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
-        tuned = tune(memory, cases, progress=progress("tuning"), **how)
+        tuned = tune(memory, cases, progress=progress("tuning", rate=False), **how)
     if args.json:
         write_text(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
     shown = sys.stderr if args.json == "-" else sys.stdout
