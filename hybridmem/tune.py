@@ -29,9 +29,10 @@ from hybridmem.replay import Curve, Recorded, curve_recorder, memory_curve
 from hybridmem.setting import Setting, changes
 from hybridmem.stores.base import Progress
 
-__all__ = ["CURVES", "Tuning", "tune"]
+__all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
 DEPTH = 100
+"""How many hits each arm of a memory is asked for, where its recipe does not say."""
 CURVES = tuple(
     Curve(k1, b)
     for k1, b in (
@@ -133,7 +134,7 @@ def tune(
     """Search for better settings on the user's cases; cross-validated, and refused when the gain is not significant.
 
     `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
-    `depth` is how many hits each arm of a memory is asked for (the recipe's own, or 100); a tuned recipe says it too.
+    `depth` is how many hits each arm is asked for (of a memory: the recipe's own, or 100); a tuned recipe says it too.
     `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
     `level` is the confidence with which the held-out gain must exclude zero. It is strict, because even meaningless
     labels reward a setting that prefers what is often right.
@@ -201,7 +202,8 @@ def _recorder(
     if not (hasattr(source, "search") and hasattr(source, "explain")):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
-        return recipe, lambda case: [source(case)], []
+        start = recipe if depth is None else replace(recipe, depth=depth)
+        return start, lambda case: [source(case)], []
     start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
     asked = depth or start.depth or DEPTH
     present = memory_curve(source)
