@@ -34,6 +34,15 @@ __all__ = ["Board"]
 Floors = tuple[float | None, ...]
 
 
+class _Gated(NamedTuple):
+    """What passes in each arm, and who is a candidate then, with their words and number a case."""
+
+    listed: Bools
+    alive: Bools
+    words: Floats
+    number: Floats
+
+
 class _Shares(NamedTuple):
     """Each arm's normalised scores (for RRF: c + rank), and who is a candidate, with their words and number a case."""
 
@@ -74,6 +83,7 @@ class Board:
         self._dated = np.flatnonzero(columns.dated.any(axis=1))
         self._read_answers(cases)
         self._best = lru_cache(maxsize=8)(self._compute_best)
+        self._gated = lru_cache(maxsize=4)(self._compute_gated)
         self._shares = lru_cache(maxsize=4)(self._compute_shares)
         self._merged = lru_cache(maxsize=2)(self._compute_merged)
         self._heard = lru_cache(maxsize=2)(self._compute_heard)
@@ -223,19 +233,22 @@ class Board:
 
     def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> _Shares:
         """Gate, complete, normalise."""
-        asked = np.array(active)[:, None, None]
-        listed = self._gate(self._listed & asked, floors)
-        alive = np.asarray(listed.any(axis=0))
+        listed, alive, words, number = self._gated(floors, active)
         if mode == "rrf":
-            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, *self._lengths(alive))
+            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, words, number)
         raw, within = self.columns.raw, listed
         if self.recipe.complete:
-            within = listed | (alive[None] & np.isfinite(raw) & asked)
+            within = listed | (alive[None] & np.isfinite(raw) & np.array(active)[:, None, None])
         share = NORMALISERS[mode](raw, within)
         if self.recipe.smooth:
             size = within.sum(axis=2, keepdims=True)
             share = (1.0 + size * share) / (1.0 + size)
-        return _Shares(np.where(within, share, 0.0), alive, *self._lengths(alive))
+        return _Shares(np.where(within, share, 0.0), alive, words, number)
+
+    def _compute_gated(self, floors: Floors, active: tuple[bool, ...]) -> _Gated:
+        listed = self._gate(self._listed & np.array(active)[:, None, None], floors)
+        alive = np.asarray(listed.any(axis=0))
+        return _Gated(listed, alive, *self._lengths(alive))
 
     def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
         """How many words the candidates of each case have, and how many candidates there are."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from hybridmem.times import epoch, moment
 __all__ = ["Bools", "Columns", "Floats", "Ints", "Row", "lay_columns", "read_columns", "read_row"]
 
 DAY = 86_400.0
-Numbers = dict[tuple[str, int, Any], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ def lay_columns(rows: Sequence[Row], records: Sequence[Recorded], cases: Sequenc
         seeds=seeds,
         edges=edges,
     )
-    numbers: Numbers = {}
+    taken = itertools.count()
     for at, (row, record, case) in enumerate(zip(rows, records, cases, strict=True)):
         columns.raw[:, at, : row.raw.shape[1]] = row.raw
         columns.rank[:, at, : row.rank.shape[1]] = row.rank
-        _fill_fields(columns, at, row.items, record, recipe, case, numbers)
+        _fill_fields(columns, at, row.items, record, recipe, case, taken)
     return columns
 
 
@@ -113,7 +113,7 @@ def read_row(record: Recorded, recipe: Fusion, walks: Walks) -> Row:
         return Row(order, [items[key] for key in order], raw, rank, {})
     able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
     reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
-    new = sorted({to for targets in reached.values() for to, _ in targets}.difference(order))
+    new = sorted(set().union(*(ways.targets for ways in reached.values())).difference(order))
     brought = walks.items(graph, new)
     return Row([*order, *brought], [*(items[key] for key in order), *brought.values()], raw, rank, reached)
 
@@ -141,28 +141,31 @@ def _fill_fields(
     record: Recorded,
     recipe: Fusion,
     case: Case,
-    numbers: Numbers,
+    taken: Iterator[int],
 ) -> None:
     size, column = len(items), record.reader.column
     boost = recipe.boost if isinstance(recipe.boost, HalfLife) else HalfLife()
-    dates = [epoch(value) for value in column(items, boost.field)]
-    age = np.maximum(record.now - np.array(dates, dtype=np.float64), 0.0)  # None becomes NaN
+    written = column(items, boost.field)
+    when = {value: epoch(value) for value in set(written)}
+    age = np.maximum(record.now - np.array([when[value] for value in written], dtype=np.float64), 0.0)  # None: NaN
     columns.fresh[row, :size] = np.nan_to_num(0.5 ** (age / (boost.days * DAY)), nan=0.0)
     if recipe.dedup is not None:
         key = recipe.dedup.key
-        found = list(map(key, items)) if callable(key) else column(items, key)
-        columns.sources[row, :size] = [_number(numbers, ("source", row, source)) for source in found]
-    columns.threads[row, :size] = [_number(numbers, ("thread", row, name)) for name in column(items, "thread")]
+        columns.sources[row, :size] = _numbers(list(map(key, items)) if callable(key) else column(items, key), taken)
+    columns.threads[row, :size] = _numbers(column(items, "thread"), taken)
     if recipe.substance is not None:
         known = column(items, "words")
-        texts = column(items, "text") if None in known else [""] * size
-        counts = [len((text or "").split()) if n is None else n for n, text in zip(known, texts, strict=True)]
-        columns.words[row, :size] = counts
+        if None in known:
+            texts = column(items, "text")
+            known = [len((text or "").split()) if n is None else n for n, text in zip(known, texts, strict=True)]
+        columns.words[row, :size] = known
     period = None if recipe.dated is None else named_period(case.query)
     if recipe.dated is not None and period is not None:
         moments = map(moment, column(items, recipe.dated.field))
         columns.dated[row, :size] = [when is not None and period.holds(when) for when in moments]
 
 
-def _number(numbers: Numbers, name: tuple[str, int, Any]) -> int:
-    return -1 if name[2] is None else numbers.setdefault(name, len(numbers))
+def _numbers(names: Sequence[Any], taken: Iterator[int]) -> list[int]:
+    """A number for each different name, from those not taken yet; -1 for None."""
+    known = {name: -1 if name is None else next(taken) for name in dict.fromkeys(names)}
+    return [known[name] for name in names]

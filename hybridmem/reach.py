@@ -11,23 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridmem.types import Graph
 
-__all__ = ["Edges", "Reached", "Walks", "lay_edges", "possible_seeds"]
+__all__ = ["Edges", "Reached", "Walks", "Ways", "lay_edges", "possible_seeds"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Reached = Mapping[str, Sequence[tuple[str, Sequence[float]]]]
-"""Seed → (neighbour, W(1), W(2), …)."""
-
 MOST_COMPARED = 4_000
 """More candidates than this are all taken as possible seeds: comparing them in pairs would cost more than it saves."""
+
+
+NOBODY = -1
+"""Where a neighbour would stand that the graph cannot give an item for."""
 
 
 def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
@@ -42,22 +43,34 @@ def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
     return np.asarray(below.sum(axis=0) < seeds)
 
 
+class Ways(NamedTuple):
+    """Whom one candidate reaches, and W(1), W(2), … of the way to each: (targets, hops)."""
+
+    targets: list[str]
+    worth: Floats
+
+
+Reached = Mapping[str, Ways]
+
+
 class Walks:
     """W(1) … W(hops) from one candidate to its neighbours, asked of each graph once."""
 
     def __init__(self, hops: int) -> None:
         self.hops = hops
-        self._known: dict[tuple[int, str], list[tuple[str, tuple[float, ...]]]] = {}
+        self._known: dict[tuple[int, str], Ways] = {}
         self._items: dict[tuple[int, str], Any] = {}
         self._graphs: dict[int, Graph] = {}  # held, so that no other graph gets the same number
 
-    def of(self, graph: Graph, key: str) -> list[tuple[str, tuple[float, ...]]]:
+    def of(self, graph: Graph, key: str) -> Ways:
         """The neighbours of a key with the worth of the way to them."""
         name = (id(graph), key)
         if name not in self._known:
             self._graphs[id(graph)] = graph
-            worth = [graph.spread({key: 1.0}, hops=hops, decay=1.0) for hops in range(1, self.hops + 1)]
-            self._known[name] = [(to, tuple(found.get(to, 0.0) for found in worth)) for to in worth[-1]]
+            found = [graph.spread({key: 1.0}, hops=hops, decay=1.0) for hops in range(1, self.hops + 1)]
+            targets = list(found[-1])
+            worth = np.array([[some.get(to, 0.0) for some in found] for to in targets], dtype=np.float64)
+            self._known[name] = Ways(targets, worth.reshape(-1, self.hops))
         return self._known[name]
 
     def items(self, graph: Graph, keys: Sequence[str]) -> dict[str, Any]:
@@ -96,17 +109,20 @@ def lay_edges(rows: Sequence[tuple[Sequence[str], Reached]], *, wide: int) -> tu
     """
     most = max([1, *(len(reached) for _, reached in rows)])
     seeds = np.repeat(np.arange(1, len(rows) + 1)[:, None] * wide - 1, most, axis=1)
-    start: list[int] = []
+    numbers: list[int] = []
+    sizes: list[int] = []
     to: list[int] = []
-    worth: list[Sequence[float]] = []
+    worth: list[Floats] = [np.zeros((0, 1))]
     for row, (keys, reached) in enumerate(rows):
-        place = {key: row * wide + column for column, key in enumerate(keys)}
-        for number, (key, targets) in enumerate(reached.items(), start=row * most):
-            seeds.ravel()[number] = place[key]
-            for target, ways in targets:
-                if target in place:
-                    start.append(number)
-                    to.append(place[target])
-                    worth.append(ways)
-    table = np.array(worth, dtype=np.float64).reshape(len(worth), len(worth[0]) if worth else 1).T
-    return seeds, Edges(np.array(start, dtype=np.int64), np.array(to, dtype=np.int64), np.ascontiguousarray(table))
+        place = dict(zip(keys, range(row * wide, row * wide + len(keys)), strict=True)).get
+        seeds[row, : len(reached)] = [place(key, NOBODY) for key in reached]
+        for number, ways in enumerate(reached.values(), start=row * most):
+            numbers.append(number)
+            sizes.append(len(ways.targets))
+            to += [place(target, NOBODY) for target in ways.targets]
+            worth.append(ways.worth)
+    there = np.array(to, dtype=np.int64)
+    known = there != NOBODY
+    start = np.repeat(np.array(numbers, dtype=np.int64), np.array(sizes, dtype=np.int64))
+    table = np.concatenate(worth[1:] or worth)[known].T
+    return seeds, Edges(start[known], there[known], np.ascontiguousarray(table))

@@ -202,7 +202,7 @@ def test_who_is_no_possible_seed_is_never_among_the_best(data, arms, size, seeds
 
 def test_hops_and_decay_are_turned_without_asking_again():
     graph, walks = Ring(), Walks(3)
-    ways = dict(walks.of(graph, "m1"))
+    ways = dict(zip(*walks.of(graph, "m1"), strict=True))
     edges = Edges(np.arange(3), np.arange(3), np.array([ways[f"m{n}"] for n in (2, 3, 4)]).T)
     for hops in (1, 2, 3):
         for decay in (0.25, 0.5, 1.0):
