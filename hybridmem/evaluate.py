@@ -21,7 +21,7 @@ from hybridmem.report import Report, Run
 from hybridmem.stores.base import Progress
 from hybridmem.times import moment
 
-__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
+__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "load_questions", "read_rows", "result_id"]
 
 KS = (1, 3, 5, 8, 10, 20)
 
@@ -61,11 +61,11 @@ def load_cases(source: str | Path | IO[str]) -> list[Case]:
     all but the query may be left out.
     """
     if not isinstance(source, (str, Path)) or not Path(source).is_dir():
-        return [_case(row, where) for row, where in _rows(source)]
+        return [_case(row, where) for row, where in read_rows(source)]
     place = Path(source)
     grades = _qrels(place)
     cases = []
-    for row, where in _rows(place / "queries.jsonl"):
+    for row, where in read_rows(place / "queries.jsonl"):
         name = str(row.get("id", row.get("_id", "")))
         cases.append(_case({**row, "query": row.get("text"), "relevant": grades.get(name, {}), "id": name}, where))
     return cases
@@ -86,7 +86,7 @@ def load_questions(source: str | Path | IO[str]) -> list[str]:
 def load_corpus(folder: str | Path) -> Iterator[dict[str, Any]]:
     """The rows of a BEIR folder's corpus.jsonl (or of that file itself), each with an `id`."""
     place = Path(folder)
-    for row, where in _rows(place / "corpus.jsonl" if place.is_dir() else place):
+    for row, where in read_rows(place / "corpus.jsonl" if place.is_dir() else place):
         name = row.pop("_id", None)
         if "id" not in row and name is None:
             raise ConfigError(f"{where}: a document needs an id; it has {', '.join(row) or 'nothing'}")
@@ -260,8 +260,8 @@ def _lines(source: str | Path | IO[str]) -> Iterator[tuple[str, str]]:
         yield from _lines(file)
 
 
-def _rows(source: str | Path | IO[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each JSON object of a file with the place it stands at."""
+def read_rows(source: str | Path | IO[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each JSON object of a JSONL file with the place it stands at, for messages: `notes.jsonl:12`."""
     for line, where in _lines(source):
         yield _row(line, where), where
 

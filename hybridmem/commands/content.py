@@ -6,12 +6,11 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hybridmem.commands.base import NOTHING, Command, open_memory, print_json, progress, read_json
-from hybridmem.errors import ConfigError
+from hybridmem.evaluate import read_rows
 
 __all__ = ["CONTENT"]
 
@@ -41,38 +40,24 @@ def _import_options(sub: argparse.ArgumentParser) -> None:
 
 def _import(args: argparse.Namespace) -> int:
     source = Path(args.source)
-    with open_memory(args, must_exist=False) as memory:
-        if args.source != "-" and source.is_dir():
-            from hybridmem.stores.folder import read_notes
+    if args.source != "-" and source.is_dir():
+        from hybridmem.stores.folder import read_notes
 
+        with open_memory(args, must_exist=False) as memory:
             print(len(memory.add_many(read_notes(source), progress=progress("imported"))))
-            return 0
-        handle = sys.stdin if args.source == "-" else source.open(encoding="utf-8")
-        with handle:
-            rows = _rows(handle, args.source)
-            first = next(rows, None)
-            if first is None:
-                print(0)
-                return 0
-            everything = itertools.chain([first], rows)
-            if first.get("kind") == "hybridmem":  # the header of an export
-                print(memory.store.restore(everything, progress=progress("restored")))
-            else:
-                print(len(memory.add_many(map(_row_memory, everything), progress=progress("imported"))))
+        return 0
+    rows = (row for row, _ in read_rows(sys.stdin if args.source == "-" else source))
+    first = next(rows, None)  # read before a memory is made: a wrong file leaves none behind
+    if first is None:
+        print(0)
+        return 0
+    everything = itertools.chain([first], rows)
+    with open_memory(args, must_exist=False) as memory:
+        if first.get("kind") == "hybridmem":  # the header of an export
+            print(memory.store.restore(everything, progress=progress("restored")))
+        else:
+            print(len(memory.add_many(map(_row_memory, everything), progress=progress("imported"))))
     return 0
-
-
-def _rows(handle: IO[str], name: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(handle, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{name}, line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{name}, line {number} is a {type(row).__name__}: each line is one JSON object")
-        yield row
 
 
 def _row_memory(row: dict[str, Any]) -> dict[str, Any]:

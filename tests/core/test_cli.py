@@ -58,6 +58,8 @@ def test_import_export_and_back(run, tmp_path):
         assert copy.get("m3").created_at.year == 2024
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     assert run("import", "empty.jsonl").out.strip() == "0"
+    assert "cannot read nowhere.jsonl" in run("import", "nowhere.jsonl", "-m", "fresh.db", code=1).err
+    assert not (tmp_path / "fresh.db").exists()
 
 
 def test_a_folder_of_notes_is_imported(run, tmp_path):
@@ -85,8 +87,8 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["search", "x", "--filter", "{"], "is not JSON"),
         (["search", "x", "-k", "0"], "k = 0"),
         (["search", "x", "--recipe", "nonsense"], "'nonsense' is neither a file nor a name"),
-        (["import", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
-        (["import", "list.jsonl"], "line 1 is a list"),
+        (["import", "bad.jsonl"], "bad.jsonl:2: not JSON"),
+        (["import", "list.jsonl"], "list.jsonl:1: '[]' must be a JSON object"),
         (["import", "nowhere.jsonl"], "nowhere.jsonl"),
         (["eval", "nowhere.jsonl"], "nowhere.jsonl"),
         (["eval", "strange.jsonl"], "1 of 1 relevant ids are not in this memory, such as 'zebra'"),

@@ -65,6 +65,22 @@ def test_a_real_gain_is_found_and_accepted():
     assert len(found.picks) == 5
 
 
+def test_the_same_seed_gives_the_same_answer():
+    source, cases = good_and_bad()
+    recipe = Fusion(weights={"good": 0.2, "bad": 0.8})
+    one, two = (tune(source, cases, recipe=recipe, seed=3) for _ in range(2))
+    assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
+
+
+def test_a_tuned_recipe_says_how_deep_the_arms_were_asked():
+    source, cases = good_and_bad()
+    recipe = Fusion(weights={"good": 0.2, "bad": 0.8})
+    assert tune(source, cases, recipe=recipe, repeats=1, depth=12).recipe.depth == 12
+    assert tune(source, cases, recipe=recipe, repeats=1).recipe.depth is None
+    best = Fusion(weights={"good": 1.0, "bad": 0.0})
+    assert tune(source, cases, recipe=best, repeats=1, depth=12).recipe == best  # refused: it stays as it was
+
+
 def test_what_is_already_best_is_left_alone():
     source, cases = good_and_bad()
     recipe = Fusion(weights={"good": 1.0, "bad": 0.0})
