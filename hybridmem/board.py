@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridmem.cases import Case
 from hybridmem.columns import Bools, Columns, Floats, Ints
-from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion, Mode
 from hybridmem.metrics import metric
 from hybridmem.setting import Setting

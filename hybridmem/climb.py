@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from hybridmem.board import Board
+from hybridmem.cases import Case
 from hybridmem.columns import Bools, Floats, Ints, lay_columns, read_row
-from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion, Mode
 from hybridmem.metrics import judge, metric
 from hybridmem.reach import Walks

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridmem.evaluate import Case
+from hybridmem.cases import Case
 from hybridmem.fusion import Fusion
 from hybridmem.reach import Bools, Edges, Floats, Ints, Reached, Walks, lay_edges, possible_seeds
 from hybridmem.replay import Recorded

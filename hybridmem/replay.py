@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.cases import Case
 from hybridmem.engine import listed
-from hybridmem.evaluate import Asked, Case
+from hybridmem.evaluate import Asked
 from hybridmem.fusion import Fusion
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.space import Ask

@@ -16,7 +16,7 @@ from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.metrics import Interval, bootstrap_means, judge, metric
 
 if TYPE_CHECKING:
-    from hybridmem.evaluate import Case
+    from hybridmem.cases import Case
 
 __all__ = ["Report", "Run"]
 

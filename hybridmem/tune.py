@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridmem.cases import Case
 from hybridmem.climb import Search
 from hybridmem.errors import ConfigError
-from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
 from hybridmem.metrics import Interval, interval, sign_flip
 from hybridmem.metrics import metric as find_metric

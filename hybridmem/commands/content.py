@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hybridmem.cases import read_rows
 from hybridmem.commands.base import NOTHING, Command, open_memory, print_json, progress, read_json
-from hybridmem.evaluate import read_rows
 
 __all__ = ["CONTENT"]
 
