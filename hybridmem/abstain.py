@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hybridmem.cases import Case
     from hybridmem.engine import Answer
-    from hybridmem.evaluate import Case
     from hybridmem.memory import HybridMemory
 
-__all__ = ["Calibration", "answer_confidence", "calibrate", "confidence", "threshold"]
+__all__ = ["Calibration", "answer_confidence", "calibrate", "check_confidence", "confidence", "threshold"]
 
 FIRST = 5
 """How many of the best hits are looked at."""
@@ -59,6 +59,13 @@ def answer_confidence(answer: Answer) -> float:
     return confidence(coverage=coverage, cosines=(vector.scores or ()) if vector is not None else ())
 
 
+def check_confidence(value: float | None, /) -> float | None:
+    """The value itself, when it is one that a confidence can reach."""
+    if value is not None and not 0.0 <= value <= 1.0:
+        raise ConfigError(f"min_confidence = {value!r} is not allowed: a number from 0 to 1; calibrate() fits one")
+    return value
+
+
 def threshold(confidences: Iterable[float], *, rate: float = 0.05) -> float:
     """The highest threshold below which at most a share `rate` of answerable questions is expected to fall.
 
@@ -85,6 +92,10 @@ class Calibration:
     """The share of the answerable questions that it refuses."""
     off_topic: float | None = None
     """The share of the off-topic questions that it refuses, where some were given."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return asdict(self)
 
     def __str__(self) -> str:
         text = (

@@ -7,72 +7,64 @@ boost  : F · (1 + s · freshness)       substance, dated: as in the stages
 place  = 1 + how many stand above      figure = recall@k, mrr@k, ndcg@k or hit@k of the places
 ```
 
-A setting costs milliseconds here. `Fusion.run` defines the result: a property test holds the two together, and what a
-search finds here is measured again with the real one.
+Nothing is sorted: a figure needs the places of the relevant candidates, and these are counted. What does not depend on
+the value being turned is kept: the shares while weights move, what seeds bring while strengths move. `Fusion.run`
+defines the result: a property test holds the two together, and what a search finds here is measured again with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridmem.columns import Bools, Columns, Floats
-from hybridmem.evaluate import Case
+from hybridmem.cases import Case
+from hybridmem.columns import Bools, Columns, Floats, Ints
 from hybridmem.fusion import Fusion, Mode
 from hybridmem.metrics import metric
-from hybridmem.stages import HalfLife, QualityGate, Spread
+from hybridmem.setting import Setting
+from hybridmem.shares import NORMALISERS
+from hybridmem.stages import QualityGate, Spread
 
-__all__ = ["Board", "Setting", "read_setting", "with_setting"]
+__all__ = ["Board"]
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What tuning may turn, as one hashable value; `lexical` numbers the recorded variant of the BM25 arm."""
-
-    mode: Mode
-    c: float
-    weights: tuple[float, ...]
-    floors: tuple[float | None, ...]
-    spread: float = 0.0
-    boost: float = 0.0
-    lexical: int = 0
+Floors = tuple[float | None, ...]
 
 
-def read_setting(recipe: Fusion, names: Sequence[str]) -> Setting:
-    """The setting that a recipe stands for."""
-    given: Any = None if recipe.gate is None else recipe.gate.floor
-    return Setting(
-        mode=recipe.mode,
-        c=recipe.c,
-        weights=tuple(recipe.weights_for(names)),
-        floors=tuple(given.get(name) if isinstance(given, Mapping) else given for name in names),
-        spread=0.0 if recipe.spread is None else recipe.spread.strength,
-        boost=recipe.boost.strength if isinstance(recipe.boost, HalfLife) else 0.0,
-    )
+class _Gated(NamedTuple):
+    """What passes in each arm, and who is a candidate then, with their words and number a case."""
+
+    listed: Bools
+    alive: Bools
+    words: Floats
+    number: Floats
 
 
-def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusion:
-    """The recipe with a setting's values; what tuning does not turn stays as it is."""
-    floors = {name: floor for name, floor in zip(names, setting.floors, strict=True) if floor is not None}
-    gate = replace(recipe.gate or QualityGate(), floor=floors or None)
-    spread = replace(recipe.spread or Spread(), strength=setting.spread)
-    boost = recipe.boost
-    if boost is None or isinstance(boost, HalfLife):
-        boost = replace(boost or HalfLife(), strength=setting.boost) if setting.boost > 0 else None
-    return replace(
-        recipe,
-        mode=setting.mode,
-        c=setting.c,
-        weights=dict(zip(names, setting.weights, strict=True)),
-        complete=recipe.complete and setting.mode != "rrf",  # a rank among hits that were not listed means little
-        gate=gate if floors or gate.relative is not None else None,
-        spread=spread if spread.strength or spread.thread else None,
-        boost=boost,
-    )
+class _Shares(NamedTuple):
+    """Each arm's normalised scores (for RRF: c + rank), and who is a candidate, with their words and number a case."""
+
+    shares: Floats
+    alive: Bools
+    words: Floats
+    number: Floats
+
+
+class _Merged(NamedTuple):
+    """One merge: its scores (0 for what is no candidate), and what they came from."""
+
+    scores: Floats
+    shares: _Shares
+
+
+class _Joined(NamedTuple):
+    """A merge with what its seeds bring, who is a result then, and what each is worth for its length."""
+
+    incoming: Floats
+    alive: Bools
+    substance: Floats | None
 
 
 class Board:
@@ -82,26 +74,38 @@ class Board:
         self.columns = columns
         self.recipe = recipe
         self._listed = columns.listed
-        self._to, start, self._worth = columns.edges
-        self._first = np.searchsorted(start, np.arange(columns.fresh.size + 1))
-        self._threads = _groups(columns.threads)
-        self._collapses = recipe.dedup is not None and _repeats(columns)
+        self._seed_count = (recipe.spread or Spread()).seeds
+        self._anywhere = np.flatnonzero(self._listed.any(axis=0))
+        self._threads, self._thread_count = _tables(columns.threads)
+        self._thread_of_listed = self._threads.ravel()[self._anywhere]
+        self._row = np.repeat(np.arange(len(columns.keys)), columns.fresh.shape[1])
+        self._sources = _repeated(columns.sources) if recipe.dedup is not None else None
+        self._dated = np.flatnonzero(columns.dated.any(axis=1))
+        self._read_answers(cases)
+        self._best = lru_cache(maxsize=8)(self._compute_best)
+        self._gated = lru_cache(maxsize=4)(self._compute_gated)
+        self._shares = lru_cache(maxsize=4)(self._compute_shares)
+        self._merged = lru_cache(maxsize=2)(self._compute_merged)
+        self._heard = lru_cache(maxsize=2)(self._compute_heard)
+        self._joined = lru_cache(maxsize=2)(self._compute_joined)
+        self._worth = lru_cache(maxsize=16)(columns.edges.values)
+        self._boosted = lru_cache(maxsize=4)(lambda strength: 1.0 + strength * columns.fresh)
+
+    def _read_answers(self, cases: Sequence[Case]) -> None:
+        """Where the relevant candidates stand, and the grades of all relevant ones."""
         found = []
-        for row, (case, keys) in enumerate(zip(cases, columns.keys, strict=True)):
-            place = {key: column for column, key in enumerate(keys)}
-            found += [(row, place[key], grade) for key, grade in case.relevant.items() if grade > 0 and key in place]
+        for row, (case, keys) in enumerate(zip(cases, self.columns.keys, strict=True)):
+            wanted = {key: grade for key, grade in case.relevant.items() if grade > 0}
+            found += [(row, at, wanted[key]) for at, key in enumerate(keys) if key in wanted]
         table = np.array(found, dtype=np.float64).reshape(-1, 3)
         self._case, self._column, self._grade = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
-        self._before = np.arange(columns.fresh.shape[1])[None, :] < self._column[:, None]
         self._relevant = [sorted((g for g in case.relevant.values() if g > 0), reverse=True) for case in cases]
-        self._best = lru_cache(maxsize=8)(self._compute_best)
-        self._shares = lru_cache(maxsize=64)(self._compute_shares)
 
     # --- figures
 
     def figures(self, setting: Setting, name: str) -> Floats:
         """The metric of each case under a setting."""
-        places = self._places(self.scores(setting))
+        places = self.places(setting)
         kind, k = name.partition("@")[0], metric(name)[1]
         inside = places <= k
         if kind in ("recall", "ndcg"):
@@ -122,101 +126,135 @@ class Board:
         ideal = [sum(g / np.log2(r + 2.0) for r, g in enumerate(grades[:k])) for grades in self._relevant]
         return np.array([value or 1.0 for value in ideal])
 
-    def _places(self, scores: Floats) -> Floats:
+    def places(self, setting: Setting) -> Floats:
         """Where each relevant candidate stands, from 1; infinity when it is not a result."""
-        own = scores[self._case, self._column][:, None]
-        rows = scores[self._case]
-        above = (rows > own).sum(axis=1) + ((rows == own) & self._before).sum(axis=1)
-        return np.where(np.isfinite(own[:, 0]), above + 1.0, np.inf)
+        scores = self.scores(setting)
+        rows, own = scores[self._case], scores[self._case, self._column]
+        above = np.add.reduce(rows > own[:, None], axis=1, dtype=np.int32)
+        equal = np.add.reduce(rows >= own[:, None], axis=1, dtype=np.int32) - above
+        for tied in np.flatnonzero((equal > 1) & np.isfinite(own)).tolist():  # of equals the one that stands first
+            above[tied] += int((rows[tied, : self._column[tied]] == own[tied]).sum())
+        return np.where(np.isfinite(own), above + 1.0, np.inf)
 
     # --- the path of a fusion
 
     def scores(self, setting: Setting) -> Floats:
         """Every candidate's final score under a setting; -infinity for what is no result."""
-        active = tuple(weight > 0 for weight in setting.weights)
-        shares, alive = self._shares(setting.mode, setting.c, setting.floors, active)
-        total = np.zeros(alive.shape)
-        for weight, share in zip(setting.weights, shares, strict=True):
-            if weight > 0:
-                total += weight / share if setting.mode == "rrf" else weight * share
-        total, alive = self._surroundings(total, alive, setting.spread)
-        if self._collapses:
-            alive = alive & self._kept(np.where(alive, total, -np.inf))
+        merge = (setting.mode, setting.c, setting.weights, setting.floors)
+        merged = self._merged(*merge)
+        spreads = setting.spread > 0 and len(self.columns.edges) > 0
+        joined = self._joined(merge, setting.hops if spreads else 0, setting.decay)
+        total = merged.scores
+        if spreads:
+            total = total + setting.spread * joined.incoming
+        if setting.thread:
+            total = total + (setting.thread * self._heard(merge))[self._threads]
+        alive = joined.alive
+        if self._sources is not None:
+            alive = self._kept(np.where(alive, total, -np.inf)) & alive
+            joined = joined._replace(substance=self._substance(*self._lengths(alive)))
         if setting.boost > 0:
-            total = total * (1.0 + setting.boost * self.columns.fresh)
-        return np.where(alive, self._priors(total, alive), -np.inf)
+            total = total * self._boosted(setting.boost)
+        if joined.substance is not None:
+            total = total * joined.substance
+        if self.recipe.dated is not None and len(self._dated):
+            total = total.copy() if total is merged.scores else total
+            self._add_dated(total, alive, self.recipe.dated.strength)
+        return np.where(alive, total, -np.inf)
 
-    def _surroundings(self, total: Floats, alive: Bools, strength: float) -> tuple[Floats, Bools]:
-        """What neighbours and the thread bring; both look at the merged scores."""
-        spread = self.recipe.spread or Spread()
-        merged = np.where(alive, total, 0.0)
-        raised = merged
-        if strength > 0 and len(self._to):
-            incoming = self._incoming(merged, spread.seeds)
-            raised = merged + strength * incoming
-            alive = alive | (incoming > 0.0)
-        if spread.thread and self.recipe.spread is not None:
-            heard = merged.copy().ravel()
-            order, starts, sizes = self._threads
-            if len(order):
-                heard[order] = np.repeat(np.maximum.reduceat(heard[order], starts), sizes)
-            raised = raised + spread.thread * heard.reshape(merged.shape)
-        return raised, alive
+    def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Merged:
+        shares = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
+        parts = [
+            weight / share if mode == "rrf" else weight * share
+            for weight, share in zip(weights, shares.shares, strict=True)
+            if weight > 0
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return _Merged(total, shares)
 
-    def _incoming(self, merged: Floats, seeds: int) -> Floats:
-        """The best that any of each case's first `seeds` candidates brings to another."""
-        start = np.flatnonzero(_top(merged, seeds))
-        sizes = self._first[start + 1] - self._first[start]
-        ends = np.cumsum(sizes)
-        edges = np.arange(sizes.sum()) + np.repeat(self._first[start] - (ends - sizes), sizes)
-        incoming = np.zeros(merged.size)
-        np.maximum.at(incoming, self._to[edges], np.repeat(merged.ravel()[start], sizes) * self._worth[edges])
-        return incoming.reshape(merged.shape)
+    def _compute_heard(self, merge: Any) -> Floats:
+        """The best score of each thread."""
+        heard = np.zeros(self._thread_count)
+        np.maximum.at(heard, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
+        return heard
+
+    def _compute_joined(self, merge: Any, hops: int, decay: float) -> _Joined:
+        """What the best seeds of each case bring to others; no hops, no seeds."""
+        merged = self._merged(*merge)
+        _, alive, words, number = merged.shares
+        incoming = merged.scores
+        if hops:
+            edges = self.columns.edges
+            seeds = merged.scores.ravel()[self.columns.seeds]
+            passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
+            incoming = np.zeros(merged.scores.shape)
+            np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._worth(hops, decay))
+            new = np.flatnonzero((incoming > 0.0) > alive)
+            alive = alive.copy()
+            alive.ravel()[new] = True
+            words = words + np.bincount(self._row[new], self.columns.words.ravel()[new], len(words))
+            number = number + np.bincount(self._row[new], minlength=len(number))
+        return _Joined(incoming, alive, None if self._sources is not None else self._substance(words, number))
+
+    def _substance(self, words: Floats, number: Floats) -> Floats | None:
+        """The factor of each candidate, from the number of words and of candidates of each case."""
+        substance = self.recipe.substance
+        if substance is None:
+            return None
+        enough = np.maximum(np.minimum(float(substance.words), words / np.maximum(number, 1.0)), 1e-12)[:, None]
+        factor = np.minimum(self.columns.words, enough)
+        factor *= substance.strength / enough
+        factor += 1.0 - substance.strength
+        return factor
+
+    def _add_dated(self, total: Floats, alive: Bools, strength: float) -> None:
+        rows = self._dated
+        best = np.where(alive[rows], total[rows], 0.0).max(axis=1, keepdims=True)
+        total[rows] += strength * best * self.columns.dated[rows]
 
     def _kept(self, scores: Floats) -> Bools:
-        """Where each source's best stands; what has no source is always kept."""
-        order = np.argsort(-scores, axis=1, kind="stable")
-        sources = np.take_along_axis(self.columns.sources, order, axis=1)
-        first = np.zeros(sources.size, dtype=np.bool_)
-        first[np.unique(sources.ravel(), return_index=True)[1]] = True  # numbers are unique over cases
-        kept = np.empty(scores.shape, dtype=np.bool_)
-        np.put_along_axis(kept, order, first.reshape(scores.shape) | (sources < 0), axis=1)
-        return kept
+        """Where each source's best stand, as many as may; what has no source, or one of its own, is always kept."""
+        order, group, count = self._sources or (np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+        kept = np.ones(scores.size, dtype=np.bool_)
+        kept[order] = False
+        left = scores.ravel()[order]
+        for _ in range(1 if self.recipe.dedup is None else self.recipe.dedup.max_per_source):
+            best = np.full(count, -np.inf)
+            np.maximum.at(best, group, left)
+            at = np.flatnonzero((left == best[group]) & np.isfinite(left))
+            first = at[np.unique(group[at], return_index=True)[1]]  # of equals the one that stands first
+            kept[order[first]] = True
+            left[first] = -np.inf
+        return kept.reshape(scores.shape)
 
-    def _priors(self, total: Floats, alive: Bools) -> Floats:
-        substance, dated = self.recipe.substance, self.recipe.dated
-        if substance is not None:
-            words = self.columns.words
-            mean = np.einsum("ij,ij->i", words, alive) / np.maximum(alive.sum(axis=1), 1)
-            enough = np.maximum(np.minimum(float(substance.words), mean), 1e-12)[:, None]
-            factor = np.minimum(words, enough)
-            factor *= substance.strength / enough
-            factor += 1.0 - substance.strength
-            total = total * factor
-        if dated is not None and self.columns.dated.any():
-            best = np.where(alive, total, 0.0).max(axis=1, keepdims=True)
-            total = total + dated.strength * best * self.columns.dated
-        return total
+    # --- gate and shares
 
-    def _compute_shares(
-        self, mode: Mode, c: float, floors: tuple[float | None, ...], active: tuple[bool, ...]
-    ) -> tuple[Floats, Bools]:
-        """Each arm's normalised scores (for RRF: c + rank), and who is a candidate: gate, complete, normalise."""
-        asked = np.array(active)[:, None, None]
-        listed = self._gate(self._listed & asked, floors)
-        alive = np.asarray(listed.any(axis=0))
+    def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> _Shares:
+        """Gate, complete, normalise."""
+        listed, alive, words, number = self._gated(floors, active)
         if mode == "rrf":
-            return np.where(listed, c + self.columns.rank, np.inf), alive
+            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, words, number)
         raw, within = self.columns.raw, listed
         if self.recipe.complete:
-            within = listed | (alive[None] & np.isfinite(raw) & asked)
-        share = _NORMALISERS[mode](raw, within)
+            within = listed | (alive[None] & np.isfinite(raw) & np.array(active)[:, None, None])
+        share = NORMALISERS[mode](raw, within)
         if self.recipe.smooth:
             size = within.sum(axis=2, keepdims=True)
             share = (1.0 + size * share) / (1.0 + size)
-        return np.where(within, share, 0.0), alive
+        return _Shares(np.where(within, share, 0.0), alive, words, number)
 
-    def _gate(self, heard: Bools, floors: tuple[float | None, ...]) -> Bools:
+    def _compute_gated(self, floors: Floors, active: tuple[bool, ...]) -> _Gated:
+        listed = self._gate(self._listed & np.array(active)[:, None, None], floors)
+        alive = np.asarray(listed.any(axis=0))
+        return _Gated(listed, alive, *self._lengths(alive))
+
+    def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
+        """How many words the candidates of each case have, and how many candidates there are."""
+        return np.where(alive, self.columns.words, 0.0).sum(axis=1), alive.sum(axis=1).astype(np.float64)
+
+    def _gate(self, heard: Bools, floors: Floors) -> Bools:
         gate = self.recipe.gate or QualityGate()
         if gate.relative is None and all(floor is None for floor in floors):
             return heard
@@ -240,44 +278,27 @@ def _top(scores: Floats, count: int) -> Bools:
         return np.asarray(scores > 0.0)
     lowest = np.partition(scores, -count, axis=1)[:, -count][:, None]
     top = np.asarray((scores >= lowest) & (scores > 0.0))
-    for row in np.flatnonzero(top.sum(axis=1) > count):
+    for row in np.flatnonzero(np.add.reduce(top, axis=1, dtype=np.int32) > count):
         top[row] = False
         top[row, np.argsort(-scores[row], kind="stable")[:count]] = True
     return top
 
 
-def _groups(numbers: Any) -> tuple[Any, Any, Any]:
-    """Flat positions sorted by group, where each group starts, and its size; -1 belongs to none."""
-    flat = numbers.ravel()
-    order = np.argsort(flat, kind="stable")
-    order = order[flat[order] >= 0]
-    _, starts, sizes = np.unique(flat[order], return_index=True, return_counts=True)
-    return order, starts, sizes
+def _tables(threads: Ints) -> tuple[Ints, int]:
+    """Each candidate's place in a table of threads, and how many places there are; without a thread, one of its own."""
+    alone = np.flatnonzero(threads < 0)
+    known, places = np.unique(threads, return_inverse=True)
+    places = places.reshape(-1).astype(np.int64)
+    places[alone] = len(known) + np.arange(len(alone))
+    return places.reshape(threads.shape), len(known) + len(alone)
 
 
-def _repeats(columns: Columns) -> bool:
-    named = columns.sources[columns.sources >= 0]
-    return len(np.unique(named)) < len(named)
-
-
-def _relative(raw: Floats, within: Bools) -> Floats:
-    low = np.where(within, raw, np.inf).min(axis=2, keepdims=True)
-    high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
-    spans = high > low
-    return np.where(spans, (raw - np.where(spans, low, 0.0)) / np.where(spans, high - low, 1.0), 1.0)
-
-
-def _distribution(raw: Floats, within: Bools) -> Floats:
-    size = np.maximum(within.sum(axis=2, keepdims=True), 1)
-    mean = np.where(within, raw, 0.0).sum(axis=2, keepdims=True) / size
-    sigma = np.sqrt((np.where(within, raw - mean, 0.0) ** 2).sum(axis=2, keepdims=True) / size)
-    placed = np.clip((raw - mean + 3.0 * sigma) / np.where(sigma > 0, 6.0 * sigma, 1.0), 0.0, 1.0)
-    return np.where(sigma > 0, placed, 1.0)
-
-
-def _convex(raw: Floats, within: Bools) -> Floats:
-    high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
-    return np.where(high > 0, np.maximum(raw / np.where(high > 0, high, 1.0), 0.0), 0.0)
-
-
-_NORMALISERS = {"relative": _relative, "distribution": _distribution, "convex": _convex}
+def _repeated(sources: Ints) -> tuple[Ints, Ints, int] | None:
+    """Flat positions of candidates whose source has several, in order, the number of each one's source, and of all."""
+    flat = sources.ravel()
+    named = np.flatnonzero(flat >= 0)
+    _, group, sizes = np.unique(flat[named], return_inverse=True, return_counts=True)
+    several = sizes[group] > 1
+    if not several.any():
+        return None
+    return named[several], group[several].astype(np.int64), len(sizes)

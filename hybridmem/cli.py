@@ -25,6 +25,7 @@ examples:
   hybridmem search "Where does Ana live?" -k 3
   hybridmem search "Where does Ana live?" --why-not 01HX…
   hybridmem eval cases.jsonl
+  hybridmem tune cases.jsonl -o recipe.json
   hybridmem inspect
 
 The memory is the file memory.db here, or what --memory or HYBRIDMEM says: a file, a folder of Markdown notes, or a
@@ -87,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("hybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
+        start = "\n" if sys.stderr.isatty() else ""  # below the bar that was being drawn
+        print(f"{start}hybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         print(f"hybridmem: {error}", file=sys.stderr)

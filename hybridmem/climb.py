@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from hybridmem.board import Board, Setting, read_setting, with_setting
-from hybridmem.columns import Bools, Floats, read_columns
-from hybridmem.evaluate import Case
+from hybridmem.board import Board
+from hybridmem.cases import Case
+from hybridmem.columns import Bools, Floats, Ints, lay_columns, read_row
 from hybridmem.fusion import Fusion, Mode
 from hybridmem.metrics import judge, metric
+from hybridmem.reach import Walks
 from hybridmem.replay import Curve, Recorded, replay
+from hybridmem.setting import Setting, read_setting, with_setting
 
 __all__ = ["Search", "simplex"]
 
 STEP = 0.001
 """A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
+ERRORS = 1.0
+"""… and at least so many standard errors of the gain on them."""
 ROUNDS = 4
-CASES_A_BOARD = 100
+CASES_A_BOARD = 128
 CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
 STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-SPREADS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SPREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25)
+THREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+REACHES = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
+"""Hops, and what is left of an activation at each: over one hop, decay and strength are the same thing."""
 FLOORS: Mapping[str, tuple[float | None, ...]] = {
     "bm25": (None, 0.5, 1.0, 2.0, 4.0),
     "vector": (None, 0.1, 0.2, 0.3, 0.4, 0.5),
 }
+Group = Callable[[Setting], list[Setting]]
 
 
 class Search:
@@ -43,19 +52,27 @@ class Search:
         curves: Sequence[Curve],
     ) -> None:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
-        self._boards = [_boards(rows, cases, recipe) for rows in records]
-        present = [board.columns for board in self._boards[0]]
+        walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in REACHES)]))
+        self._boards = [_boards(rows, cases, recipe, walks) for rows in records]
+        present = [board.columns for _, board in self._boards[0]]
         self.names = present[0].names
         self.start = read_setting(recipe, self.names)
         self._values: dict[Setting, Floats] = {}
         self._real: dict[Setting, Floats] = {}
-        self._graph = any(len(columns.edges[0]) for columns in present)
+        self._graph = any(len(columns.edges) for columns in present)
+        self._threads = any((columns.threads >= 0).any() for columns in present)
         self._dates = any(columns.fresh.any() for columns in present)
+        self._groups = list(self._directions())
 
     @property
     def tried(self) -> int:
         """How many settings were looked at."""
         return len(self._values)
+
+    @property
+    def steps(self) -> int:
+        """How many groups a climb looks at, at most."""
+        return ROUNDS * len(self._groups)
 
     def recipe(self, setting: Setting) -> Fusion:
         """The recipe that a setting stands for."""
@@ -73,12 +90,17 @@ class Search:
         measure, k = metric(self.metric)
         return measure(judge(lists, [case.relevant for case in cases], depth=k), k)
 
-    def values(self, setting: Setting) -> Floats:
-        """The metric of every case by the board."""
-        if setting not in self._values:
-            figures = [board.figures(setting, self.metric) for board in self._boards[setting.lexical]]
-            self._values[setting] = np.concatenate(figures)
-        return self._values[setting]
+    def values(self, settings: Iterable[Setting]) -> list[Floats]:
+        """The metric of every case by the board, for each setting: board by board, whose columns stay in the cache."""
+        wanted = list(settings)
+        todo = [setting for setting in dict.fromkeys(wanted) if setting not in self._values]
+        for lexical, some in itertools.groupby(sorted(todo, key=_lexical), key=_lexical):
+            group = list(some)
+            table = np.empty((len(group), len(self.cases)))
+            for chosen, board in self._boards[lexical]:
+                table[:, chosen] = [board.figures(one, self.metric) for one in group]
+            self._values.update(zip(group, table, strict=True))
+        return [self._values[setting] for setting in wanted]
 
     def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
         """The metric by the real fusion, for the chosen cases."""
@@ -91,27 +113,39 @@ class Search:
         kept[todo] = self._measure(lists, asked)
         return kept[wanted]
 
-    def climb(self, train: Bools) -> Setting:
-        """The best setting for these cases that single steps from the present one lead to."""
+    def climb(self, train: Bools, tell: Callable[[int], None] = lambda _step: None) -> Setting:
+        """The best setting for these cases that single steps from the present one lead to.
+
+        `tell` hears after each group how many of at most `steps` are done.
+        """
         best = self.start
-        height = float(self.values(best)[train].mean())
+        figures = self.values([best])[0][train]
+        done = 0
         for _ in range(ROUNDS):
             before = best
-            for group in self._groups():
-                found = max(group(best), key=lambda setting: float(self.values(setting)[train].mean()))
-                reached = float(self.values(found)[train].mean())
-                if reached >= height + STEP:
-                    best, height = found, reached
+            for group in self._groups:
+                options = group(best)
+                table = np.stack(self.values(options))[:, train]
+                found = int(table.mean(axis=1).argmax())
+                gains = table[found] - figures
+                if gains.mean() >= max(STEP, ERRORS * gains.std() / math.sqrt(len(gains))):
+                    best, figures = options[found], table[found]
+                done += 1
+                tell(done)
             if best == before:
                 break
+        tell(self.steps)
         return best
 
-    def _groups(self) -> Iterator[Callable[[Setting], list[Setting]]]:
+    def _directions(self) -> Iterator[Group]:
         """The directions of a step: from where one stands to the settings that differ in one group."""
-        yield lambda now: [replace(now, lexical=number) for number in range(len(self._boards))]
+        if len(self._boards) > 1:
+            yield lambda now: [replace(now, lexical=number) for number in range(len(self._boards))]
         yield self._merges
+        if self._graph or self._threads:
+            yield self._surroundings
         if self._graph:
-            yield lambda now: [replace(now, spread=strength) for strength in SPREADS]
+            yield _reaches
         if self._dates:
             yield lambda now: [replace(now, boost=strength) for strength in STRENGTHS]
         for arm, name in enumerate(self.names):
@@ -124,16 +158,44 @@ class Search:
         both = itertools.product(modes, simplex(len(self.names)))
         return [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in both]
 
+    def _surroundings(self, now: Setting) -> list[Setting]:
+        """Spread and thread together: both say what the company of a memory is worth."""
+        spreads = dict.fromkeys((*SPREADS, now.spread)) if self._graph else (now.spread,)
+        threads = dict.fromkeys((*THREADS, now.thread)) if self._threads else (now.thread,)
+        return [replace(now, spread=spread, thread=thread) for spread in spreads for thread in threads]
+
+
+def _lexical(setting: Setting) -> int:
+    return setting.lexical
+
+
+def _reaches(now: Setting) -> list[Setting]:
+    if now.spread <= 0:
+        return [now]
+    return [replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*REACHES, (now.hops, now.decay)))]
+
 
 def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:
     return [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
 
 
-def _boards(records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion) -> list[Board]:
-    """Boards of a hundred cases each: their columns stay in the cache, which halves the time of a setting."""
-    starts = range(0, len(cases), CASES_A_BOARD)
-    parts = [(records[at : at + CASES_A_BOARD], cases[at : at + CASES_A_BOARD]) for at in starts]
-    return [Board(read_columns(rows, some, recipe=recipe), some, recipe=recipe) for rows, some in parts]
+def _boards(
+    records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion, walks: Walks
+) -> list[tuple[Ints, Board]]:
+    """Boards of a few cases each, so that their columns stay in the cache of the processor, and which cases those are.
+
+    Cases of like size share a board: little of it is padding.
+    """
+    rows = [read_row(record, recipe, walks) for record in records]
+    order = np.array(sorted(range(len(rows)), key=lambda at: len(rows[at].keys)), dtype=np.int64)
+    boards = []
+    for start in range(0, len(order), CASES_A_BOARD):
+        chosen = order[start : start + CASES_A_BOARD]
+        mine = [(rows[at], records[at], cases[at]) for at in chosen.tolist()]
+        some, asked, judged = (list(part) for part in zip(*mine, strict=True))
+        columns = lay_columns(some, asked, judged, recipe=recipe)
+        boards.append((chosen, Board(columns, judged, recipe=recipe)))
+    return boards
 
 
 def simplex(arms: int) -> list[tuple[float, ...]]:

@@ -1,30 +1,25 @@
-"""Recorded answers of many cases as numpy columns: (arms, cases, candidates), padded to the longest case."""
+"""Recorded answers of many cases as numpy columns: (arms, cases, candidates), padded to the longest case plus one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hybridmem.evaluate import Case
+from hybridmem.cases import Case
 from hybridmem.fusion import Fusion
+from hybridmem.reach import Bools, Edges, Floats, Ints, Reached, Walks, lay_edges, possible_seeds
 from hybridmem.replay import Recorded
 from hybridmem.stages import HalfLife, Spread
 from hybridmem.stages.prior import named_period
 from hybridmem.times import epoch, moment
 
-__all__ = ["Bools", "Columns", "Floats", "read_columns"]
+__all__ = ["Bools", "Columns", "Floats", "Ints", "Row", "lay_columns", "read_columns", "read_row"]
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Reached = dict[str, list[tuple[str, float]]]
-
-NEAR = 3
-"""Only hits within this many times the seeds in some list are thought to be seeds that bring in something new."""
+DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +40,8 @@ class Columns:
     sources: Ints
     threads: Ints
     """Numbers of sources and threads, unique over all cases; -1 for none."""
-    edges: tuple[Ints, Ints, Floats]
-    """Flat positions: to whom, from whom (sorted), and what share arrives."""
+    seeds: Ints
+    edges: Edges
 
     @property
     def listed(self) -> Bools:
@@ -55,16 +50,33 @@ class Columns:
         return found
 
 
-def read_columns(records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion) -> Columns:
+class Row(NamedTuple):
+    """One case: its candidates, what each arm thinks of those that were listed, and whom they would bring in."""
+
+    keys: list[str]
+    items: list[Any]
+    raw: Floats
+    rank: Floats
+    reached: Reached
+
+
+def read_columns(
+    records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion, walks: Walks | None = None
+) -> Columns:
     """Columns for replaying this recipe, and others that differ in their numbers only."""
-    paths: dict[tuple[int, str], Mapping[str, float]] = {}
-    rows = [_candidates(record, recipe, paths) for record in records]
+    walks = walks or Walks((recipe.spread or Spread()).hops)
+    return lay_columns([read_row(record, recipe, walks) for record in records], records, cases, recipe=recipe)
+
+
+def lay_columns(rows: Sequence[Row], records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion) -> Columns:
+    """Rows below each other, with what the stages read of their candidates."""
     names = tuple(arm.name for arm in records[0].lists)
-    wide = max(1, *(len(keys) for keys, _ in rows))
+    wide = max(len(row.keys) for row in rows) + 1
     by_arm, plain = (len(names), len(rows), wide), (len(rows), wide)
+    seeds, edges = lay_edges([(row.keys, row.reached) for row in rows], wide=wide)
     columns = Columns(
         names=names,
-        keys=tuple(tuple(keys) for keys, _ in rows),
+        keys=tuple(tuple(row.keys) for row in rows),
         raw=np.full(by_arm, np.nan),
         rank=np.full(by_arm, np.inf),
         fresh=np.zeros(plain),
@@ -72,107 +84,88 @@ def read_columns(records: Sequence[Recorded], cases: Sequence[Case], *, recipe: 
         dated=np.zeros(plain, dtype=np.bool_),
         sources=np.full(plain, -1, dtype=np.int64),
         threads=np.full(plain, -1, dtype=np.int64),
-        edges=_edges([(keys, reached) for keys, reached in rows], wide),
+        seeds=seeds,
+        edges=edges,
     )
-    numbers: dict[tuple[str, int, Any], int] = {}
-    for row, (record, case) in enumerate(zip(records, cases, strict=True)):
-        _fill_arms(columns, row, record)
-        _fill_fields(columns, row, record, recipe, case, numbers)
+    taken = itertools.count()
+    for at, (row, record, case) in enumerate(zip(rows, records, cases, strict=True)):
+        columns.raw[:, at, : row.raw.shape[1]] = row.raw
+        columns.rank[:, at, : row.rank.shape[1]] = row.rank
+        _fill_fields(columns, at, row.items, record, recipe, case, taken)
     return columns
 
 
-def _fill_arms(columns: Columns, row: int, record: Recorded) -> None:
-    place = {key: column for column, key in enumerate(columns.keys[row])}
-    for arm, found in enumerate(record.lists):
-        for key, score in (found.known or {}).items():
-            if key in place and score:
-                columns.raw[arm, row, place[key]] = score
-        keys = record.reader.keys(found.items)
-        size = len(keys)
-        scores = found.scores if found.scores is not None else [1.0 - rank / size for rank in range(size)]
-        for rank in range(size - 1, -1, -1):  # backwards: of a repeated key the best rank stays
-            columns.raw[arm, row, place[keys[rank]]] = scores[rank]
-            columns.rank[arm, row, place[keys[rank]]] = rank + 1
+def read_row(record: Recorded, recipe: Fusion, walks: Walks) -> Row:
+    """The keys of all lists by best rank, then what possible seeds would bring in from the graph."""
+    best: dict[str, int] = {}
+    items: dict[str, Any] = {}
+    lists = [record.reader.keys(arm.items) for arm in record.lists]
+    for keys, arm in zip(lists, record.lists, strict=True):
+        for place, (key, item) in enumerate(zip(keys, arm.items, strict=True)):
+            if key not in best:
+                best[key], items[key] = place, item
+            elif place < best[key]:
+                best[key] = place
+    order = sorted(best, key=lambda key: (best[key], key))
+    raw, rank = _opinions(record, lists, order)
+    graph = record.graph
+    if graph is None:
+        return Row(order, [items[key] for key in order], raw, rank, {})
+    able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
+    reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
+    new = sorted(set().union(*(ways.targets for ways in reached.values())).difference(order))
+    brought = walks.items(graph, new)
+    return Row([*order, *brought], [*(items[key] for key in order), *brought.values()], raw, rank, reached)
+
+
+def _opinions(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[Floats, Floats]:
+    """Raw scores and ranks, a row for each arm."""
+    place = {key: column for column, key in enumerate(order)}
+    raw, rank = np.full((len(lists), len(order)), np.nan), np.full((len(lists), len(order)), np.inf)
+    for row, (keys, arm) in enumerate(zip(lists, record.lists, strict=True)):
+        known = {place[key]: score for key, score in (arm.known or {}).items() if score and key in place}
+        raw[row, list(known)] = list(known.values())
+        if keys:
+            size = len(keys)
+            where = [place[key] for key in reversed(keys)]  # backwards: of a repeated key the best rank stays
+            scores = arm.scores if arm.scores is not None else [1.0 - at / size for at in range(size)]
+            raw[row, where] = scores[::-1]
+            rank[row, where] = np.arange(size, 0.0, -1.0)
+    return raw, rank
 
 
 def _fill_fields(
     columns: Columns,
     row: int,
+    items: Sequence[Any],
     record: Recorded,
     recipe: Fusion,
     case: Case,
-    numbers: dict[tuple[str, int, Any], int],
+    taken: Iterator[int],
 ) -> None:
-    items = _items(record, columns.keys[row])
     size, column = len(items), record.reader.column
-    boost = replace(recipe.boost if isinstance(recipe.boost, HalfLife) else HalfLife(), strength=1.0)
-    dates = [epoch(value) for value in column(items, boost.field)]
-    columns.fresh[row, :size] = [0.0 if when is None else boost.factor(record.now - when) - 1.0 for when in dates]
+    boost = recipe.boost if isinstance(recipe.boost, HalfLife) else HalfLife()
+    written = column(items, boost.field)
+    when = {value: epoch(value) for value in set(written)}
+    age = np.maximum(record.now - np.array([when[value] for value in written], dtype=np.float64), 0.0)  # None: NaN
+    columns.fresh[row, :size] = np.nan_to_num(0.5 ** (age / (boost.days * DAY)), nan=0.0)
     if recipe.dedup is not None:
         key = recipe.dedup.key
-        found = list(map(key, items)) if callable(key) else column(items, key)
-        columns.sources[row, :size] = [_number(numbers, ("source", row, source)) for source in found]
-    if recipe.spread is not None and recipe.spread.thread:
-        columns.threads[row, :size] = [_number(numbers, ("thread", row, name)) for name in column(items, "thread")]
+        columns.sources[row, :size] = _numbers(list(map(key, items)) if callable(key) else column(items, key), taken)
+    columns.threads[row, :size] = _numbers(column(items, "thread"), taken)
     if recipe.substance is not None:
         known = column(items, "words")
-        texts = column(items, "text") if None in known else [""] * size
-        counts = [len((text or "").split()) if n is None else n for n, text in zip(known, texts, strict=True)]
-        columns.words[row, :size] = counts
+        if None in known:
+            texts = column(items, "text")
+            known = [len((text or "").split()) if n is None else n for n, text in zip(known, texts, strict=True)]
+        columns.words[row, :size] = known
     period = None if recipe.dated is None else named_period(case.query)
     if recipe.dated is not None and period is not None:
         moments = map(moment, column(items, recipe.dated.field))
         columns.dated[row, :size] = [when is not None and period.holds(when) for when in moments]
 
 
-def _number(numbers: dict[tuple[str, int, Any], int], name: tuple[str, int, Any]) -> int:
-    return -1 if name[2] is None else numbers.setdefault(name, len(numbers))
-
-
-def _candidates(
-    record: Recorded, recipe: Fusion, paths: dict[tuple[int, str], Mapping[str, float]]
-) -> tuple[list[str], Reached]:
-    """The keys of all lists by best rank, then what the graph adds; and what each of them would bring to whom."""
-    ranks: dict[str, int] = {}
-    for arm in record.lists:
-        for rank, key in enumerate(record.reader.keys(arm.items)):
-            ranks[key] = min(rank, ranks.get(key, rank))
-    keys = sorted(ranks, key=lambda key: (ranks[key], key))
-    graph = record.graph
-    if graph is None:
-        return keys, {}
-    spread = recipe.spread or Spread()
-    reached: Reached = {}
-    near = {key for key in keys if ranks[key] < NEAR * spread.seeds}
-    for key in keys:
-        one = (id(graph), key)  # cases share one still picture, unless they are asked as of different days
-        if one not in paths:
-            paths[one] = graph.spread({key: 1.0}, hops=spread.hops, decay=spread.decay)
-        reached[key] = list(paths[one].items())
-    fresh = sorted({to for key in keys if key in near for to, _ in reached[key]} - set(keys))
-    known = {key for key, item in zip(fresh, graph.items(fresh), strict=True) if item is not None}
-    allowed = known | set(keys)
-    kept = {key: [(to, worth) for to, worth in targets if to in allowed] for key, targets in reached.items()}
-    return [*keys, *(key for key in fresh if key in known)], kept
-
-
-def _edges(rows: Sequence[tuple[Sequence[str], Reached]], wide: int) -> tuple[Ints, Ints, Floats]:
-    found: list[tuple[int, int, float]] = []
-    for row, (keys, reached) in enumerate(rows):
-        place = {key: row * wide + column for column, key in enumerate(keys)}
-        found += [(place[key], place[to], worth) for key, targets in reached.items() for to, worth in targets]
-    found.sort()
-    start, to, worth = zip(*found, strict=True) if found else ((), (), ())
-    return np.array(to, dtype=np.int64), np.array(start, dtype=np.int64), np.array(worth, dtype=np.float64)
-
-
-def _items(record: Recorded, keys: Sequence[str]) -> list[Any]:
-    """The item behind each key: from the arm that listed it, or from the graph that reached it."""
-    items: dict[str, Any] = {}
-    for arm in record.lists:
-        for key, item in zip(record.reader.keys(arm.items), arm.items, strict=True):
-            items.setdefault(key, item)
-    missing = [key for key in keys if key not in items]
-    if missing and record.graph is not None:
-        items.update(zip(missing, record.graph.items(missing), strict=True))
-    return [items[key] for key in keys]
+def _numbers(names: Sequence[Any], taken: Iterator[int]) -> list[int]:
+    """A number for each different name, from those not taken yet; -1 for None."""
+    known = {name: -1 if name is None else next(taken) for name in dict.fromkeys(names)}
+    return [known[name] for name in names]

@@ -24,7 +24,7 @@ from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
 from hybridmem.types import ArmList, Graph, Hits, Ranking
 
-__all__ = ["Answer", "Engine", "Question"]
+__all__ = ["Answer", "Engine", "Question", "listed"]
 
 T = TypeVar("T")
 REEMBED = 1_000
@@ -170,7 +170,7 @@ class Engine:
         ask, found = self._arms(space, ask, recipe, depth)
         known = complete(space, ask, found) if recipe.complete else {}
         lists = [
-            _listed(arm, found[arm], space, known.get(arm)) if arm in found else ArmList(arm, [], skipped="weight 0")
+            listed(arm, found[arm], space, known.get(arm)) if arm in found else ArmList(arm, [], skipped="weight 0")
             for arm in self.arms
         ]
         graph = space.graph(ask.allowed) if recipe.spread is not None else None
@@ -347,7 +347,7 @@ class Engine:
         return None
 
 
-def _listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:
+def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:
     """An arm's hits as entries; one that left the view between two reads is dropped."""
     entries = space.entries(hits.ids)
     if None in entries:

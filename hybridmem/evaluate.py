@@ -8,37 +8,19 @@
 from __future__ import annotations
 
 import inspect
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hybridmem.cases import Case, load_cases, load_corpus, load_questions
 from hybridmem.errors import ConfigError
 from hybridmem.report import Report, Run
 from hybridmem.stores.base import Progress
-from hybridmem.times import moment
 
-__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "result_id"]
+__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
 
 KS = (1, 3, 5, 8, 10, 20)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A question, and the ids that answer it with their grades (1.0 where there is only right and wrong).
-
-    >>> Case("Where does Ana live?", {"m1": 1.0}, category="single-hop").relevant
-    {'m1': 1.0}
-    """
-
-    query: str
-    relevant: Mapping[str, float] = field(default_factory=dict)
-    category: str = ""
-    as_of: datetime | None = None
-    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +32,8 @@ class Asked:
     arm: bool = False
     dated: bool = False
     """Whether it honours a case's `as_of`."""
-
-
-def load_cases(path: str | Path) -> list[Case]:
-    """Cases from a JSONL file, or from a BEIR folder (queries.jsonl with qrels.tsv or qrels/test.tsv).
-
-    A line of JSONL is `{"query": "…", "relevant": ["m1"] or {"m1": 2}, "category": "…", "as_of": "2024-05-01"}`;
-    all but the query may be left out.
-    """
-    place = Path(path)
-    if not place.is_dir():
-        return [_case(row, where) for row, where in _rows(place)]
-    grades = _qrels(place)
-    cases = []
-    for row, where in _rows(place / "queries.jsonl"):
-        name = str(row.get("id", row.get("_id", "")))
-        cases.append(_case({**row, "query": row.get("text"), "relevant": grades.get(name, {}), "id": name}, where))
-    return cases
-
-
-def load_corpus(folder: str | Path) -> Iterator[dict[str, Any]]:
-    """The rows of a BEIR folder's corpus.jsonl (or of that file itself), each with an `id`."""
-    place = Path(folder)
-    for row, where in _rows(place / "corpus.jsonl" if place.is_dir() else place):
-        name = row.pop("_id", None)
-        if "id" not in row and name is None:
-            raise ConfigError(f"{where}: a document needs an id; it has {', '.join(row) or 'nothing'}")
-        yield {"id": str(row.pop("id", name)), **row}
+    of: str = ""
+    """The system that this one is with a part left out."""
 
 
 def result_id(item: Any, *, id_key: str | None = None) -> str:
@@ -161,7 +118,9 @@ def _run(system: Asked, cases: Sequence[Case], *, depth: int, progress: Progress
         notes.append(f"returns at most {longest} results, which bounds its recall beyond that")
     if not system.dated and (dated := sum(case.as_of is not None for case in cases)):
         notes.append(f"cannot answer as of a date: {dated} dated cases were asked without it")
-    return Run(name=system.name, lists=tuple(lists), seconds=tuple(seconds), notes=tuple(notes), arm=system.arm)
+    return Run(
+        name=system.name, lists=tuple(lists), seconds=tuple(seconds), notes=tuple(notes), arm=system.arm, of=system.of
+    )
 
 
 def _ready(systems: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
@@ -224,59 +183,3 @@ def _shifted(progress: Progress | None, done: int, total: int) -> Progress:
     if progress is None:
         return lambda _done, _total: None
     return lambda step, _total: progress(done + step, total)
-
-
-def _rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each JSON object of a file with the place it stands at, for messages."""
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{where}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise ConfigError(f"{where}: {line.strip()[:60]!r} must be a JSON object")
-            yield row, where
-
-
-def _case(row: Mapping[str, Any], where: str) -> Case:
-    query, relevant, dated = row.get("query"), row.get("relevant", {}), row.get("as_of")
-    if not isinstance(query, str):
-        raise ConfigError(f"{where}: query is {query!r}, must be a text")
-    if isinstance(relevant, str) or not isinstance(relevant, (list, Mapping)):
-        raise ConfigError(f"{where}: relevant is {relevant!r}, must be a list of ids or a mapping of ids to grades")
-    grades = relevant if isinstance(relevant, Mapping) else dict.fromkeys(relevant, 1.0)
-    try:
-        checked = {str(key): float(grade) for key, grade in grades.items()}
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: relevant is {relevant!r}, grades must be numbers") from error
-    as_of = moment(dated)
-    if dated is not None and as_of is None:
-        raise ConfigError(f"{where}: as_of is {dated!r}, must be a date such as 2024-05-01T12:00:00Z")
-    return Case(query, checked, category=str(row.get("category") or ""), as_of=as_of, id=str(row.get("id", "")))
-
-
-def _qrels(folder: Path) -> dict[str, dict[str, float]]:
-    """Query id → document id → grade, from a tab-separated file with a header line."""
-    places = (folder / "qrels.tsv", folder / "qrels" / "test.tsv")
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise ConfigError(f"{folder} has neither qrels.tsv nor qrels/test.tsv")
-    grades: dict[str, dict[str, float]] = {}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
-        try:
-            query, document, grade = line.split("\t")
-            grades.setdefault(query, {})[document] = float(grade)
-        except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {line!r} must be query id, document id and grade, by tabs") from error
-    return grades

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hybridmem.abstain import check_confidence
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.engine import Question
 from hybridmem.errors import ConfigError, MissingExtraError, NotFoundError
@@ -274,7 +275,7 @@ class HybridMemory:
             view = view._replace(namespace=how["namespace"])
         k = _at_least_one(self._k if how.get("k") is None else how["k"])
         recipe = self._engine.recipe_for(recipe)
-        return Question(query, view, k, recipe, how.get("filter"), None, how.get("min_confidence"))
+        return Question(query, view, k, recipe, how.get("filter"), None, check_confidence(how.get("min_confidence")))
 
     def _results(self, question: Question, *, touch: bool) -> Sequence[Result]:
         results = self._engine.results(question)

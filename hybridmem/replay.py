@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridmem.evaluate import Asked, Case
+from hybridmem.cases import Case
+from hybridmem.engine import listed
+from hybridmem.evaluate import Asked
 from hybridmem.fusion import Fusion
 from hybridmem.indexes.bm25 import BM25Index
+from hybridmem.space import Ask
 from hybridmem.stages import Spread
 from hybridmem.stores.base import View
 from hybridmem.types import ArmList, Graph, Hits, Reader
@@ -16,7 +20,16 @@ from hybridmem.types import ArmList, Graph, Hits, Reader
 if TYPE_CHECKING:
     from hybridmem.memory import HybridMemory
 
-__all__ = ["Curve", "Recorded", "memory_curve", "memory_recorder", "memory_systems", "replay", "variants"]
+__all__ = [
+    "Curve",
+    "Recorded",
+    "curve_recorder",
+    "memory_curve",
+    "memory_recorder",
+    "memory_systems",
+    "replay",
+    "variants",
+]
 
 
 class Recorded(NamedTuple):
@@ -60,44 +73,66 @@ def memory_curve(memory: HybridMemory) -> Curve | None:
     return Curve(settings.k1, settings.b) if isinstance(getattr(space, "_text", None), BM25Index) else None
 
 
-class _OtherCurve:
-    """A space whose BM25 arm scores with other constants: the same postings, read through another curve."""
-
-    def __init__(self, space: Any, curve: Curve, /) -> None:
-        self._space = space
-        self._text = space._text.with_curve(k1=curve.k1, b=curve.b)  # noqa: SLF001
-
-    def search(self, arm: str, ask: Any, /, *, k: int) -> Hits:
-        found = self._text if arm == "bm25" else self._space
-        hits: Hits = found.search(ask.text, k=k, allowed=ask.allowed) if arm == "bm25" else found.search(arm, ask, k=k)
-        return hits
-
-    def score(self, arm: str, ask: Any, ids: Sequence[str], /) -> list[float | None]:
-        return list(self._text.score(ask.text, ids)) if arm == "bm25" else list(self._space.score(arm, ask, ids))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._space, name)
-
-
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
     """A function that asks every arm of a memory one case, and lets each arm score what the others found.
 
     `curve` lets the BM25 arm answer as if the memory had been opened with those constants.
     """
-    engine = memory._engine  # noqa: SLF001  recording is the engine's own path, stopped before the fusion
-    asking = Fusion(mode="relative", depth=depth, complete=True, spread=memory.recipe.spread or Spread())
-    pictures: dict[Any, Graph | None] = {}  # one still picture for all cases of a view
+    record = curve_recorder(memory, depth=depth, curves=[curve])
+    return lambda case: record(case)[0]
 
-    def record(case: Case) -> Recorded:
+
+def curve_recorder(
+    memory: HybridMemory, *, depth: int, curves: Sequence[Curve | None]
+) -> Callable[[Case], list[Recorded]]:
+    """The same for several curves (None: the memory's own) at once: only the BM25 arm is asked again for each."""
+    engine = memory._engine  # noqa: SLF001  recording is the engine's own path, stopped before the fusion
+    asking = Fusion(mode="relative", depth=depth, spread=memory.recipe.spread or Spread())
+    views: dict[View, _View] = {}
+
+    def record(case: Case) -> list[Recorded]:
         question = memory._question(case.query, k=1, recipe=asking, as_of=case.as_of)  # noqa: SLF001
         space = engine.space(question.view)
-        if curve is not None:
-            space = _OtherCurve(space, curve)
-        answer = engine._once(space, engine._ask(question), question, depth)  # noqa: SLF001
-        graph = pictures.setdefault(question.view, answer.graph)
-        return Recorded(answer.lists, engine.reader(question.view), graph, answer.now)
+        view = views.get(question.view)
+        if view is None or view.space is not space:
+            view = views[question.view] = _View(space, curves)
+        ask, found = engine._arms(space, engine._ask(question), asking, depth)  # noqa: SLF001
+        reader, now = engine.reader(question.view), engine.clock()
+        return [Recorded(lists, reader, view.graph, now) for lists in view.lists(engine.arms, ask, found, depth)]
 
     return record
+
+
+class _View:
+    """What recordings of one view share: a still picture of the graph, and BM25 read through other curves."""
+
+    def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
+        self.space = space
+        self.graph: Graph | None = space.graph(None)
+        own: Any = getattr(space, "_text", None)
+        self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
+
+    def lists(self, arms: Sequence[str], ask: Ask, found: Mapping[str, Hits], depth: int) -> Iterator[list[ArmList]]:
+        """One set of lists for each curve; the other arms score everything that any of them found in one go."""
+        words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
+        hits = [{**found, "bm25": one} for one in words]
+        everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
+        others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
+        for arm, scores in others.items():
+            missing = [key for key in everything if key not in scores]
+            scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
+        for text, some in zip(self._texts, hits, strict=True):
+            candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
+            known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}
+            known["bm25"] = self._words(text, ask, some["bm25"], candidates)
+            yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
+
+    def _words(self, text: Any, ask: Ask, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+        have = dict(zip(hits.ids, hits.scores, strict=True))
+        missing = [key for key in candidates if key not in have]
+        scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)
+        have.update((key, score) for key, score in zip(missing, scores, strict=True) if score)
+        return have
 
 
 def variants(recipe: Fusion) -> Iterator[tuple[str, Fusion]]:
@@ -129,5 +164,8 @@ def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True)
     systems = [Asked(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
     systems.append(Asked(f"{start}fused", fused(None), dated=True))
     if stages:
-        systems += [Asked(f"{start}{label}", fused(changed), dated=True) for label, changed in variants(memory.recipe)]
+        whole = f"{start}fused"
+        systems += [
+            Asked(f"{start}{label}", fused(changed), dated=True, of=whole) for label, changed in variants(memory.recipe)
+        ]
     return systems

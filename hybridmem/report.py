@@ -16,7 +16,7 @@ from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.metrics import Interval, bootstrap_means, judge, metric
 
 if TYPE_CHECKING:
-    from hybridmem.evaluate import Case
+    from hybridmem.cases import Case
 
 __all__ = ["Report", "Run"]
 
@@ -31,6 +31,8 @@ class Run:
     notes: tuple[str, ...] = ()
     arm: bool = False
     """Whether this is a single arm of a fusion, which the fused list has to beat."""
+    of: str = ""
+    """The system that this one is with a part left out."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +95,30 @@ class Report:
         return float(median), float(slow)
 
     def verdicts(self, name: str = "") -> list[str]:
-        """In words: does each system beat every single arm? Fusing is only worth it when it does."""
+        """In words, whether each system beats every single arm, and whether each of its stages earns its place.
+
+        Fusing is only worth it when it does.
+        """
         chosen = name or self.metrics[-1]
         arms = [run.name for run in self.runs if run.arm]
+        names = {run.name for run in self.runs}
         lines = []
         for run in self.runs:
-            if run.arm or not arms:
-                continue
-            best = max(arms, key=lambda arm: self.mean(arm, chosen))
-            gain = self.gain(run.name, chosen, over=best)
-            word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
-            lines.append(
-                f"{run.name} {word} its best arm {best}: {chosen} {gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-            )
+            if run.of in names:
+                lines.append(self._stage_verdict(run, chosen))
+            elif arms and not run.arm:
+                best = max(arms, key=lambda arm: self.mean(arm, chosen))
+                gain = self.gain(run.name, chosen, over=best)
+                word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
+                lines.append(f"{run.name} {word} its best arm {best}: {chosen} {_signed(gain)}")
         return lines
+
+    def _stage_verdict(self, run: Run, chosen: str) -> str:
+        gain = self.gain(run.name, chosen, over=run.of)
+        if gain == (0.0, 0.0, 0.0):
+            return f"{run.name}: nothing changes on these cases"
+        word = "it earns its place" if gain.high < 0 else "better left out" if gain.low > 0 else "no clear difference"
+        return f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {word}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -182,7 +194,7 @@ class Report:
             if self.baseline:
                 gain = self.gain(run.name, self.metrics[-1])
                 same = run.name == self.baseline
-                row.append("" if same else f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
+                row.append("" if same else _signed(gain))
             rows.append([*row, f"{1000 * self.latency(run.name)[0]:.2f}"])
         return rows
 
@@ -253,6 +265,10 @@ class Report:
     def _bounds(mean: float, drawn: NDArray[np.float64], level: float) -> Interval:
         low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
         return Interval(mean, float(low), float(high))
+
+
+def _signed(gain: Interval) -> str:
+    return f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> str:

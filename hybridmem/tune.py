@@ -1,35 +1,52 @@
 """Settings from your own cases, and only when they hold on cases that were not used to find them.
 
 Each arm is asked once per case; after that a setting is only arithmetic on the recorded lists. The search climbs one
-group of settings after another (mode with weights and c, floors, spread, boost, k1 with b) on some of the cases and
-is measured on the others, for every fold. When the bounds of that held-out gain do not exclude zero, or when flipping
-the signs of the gains at random does as well, the tuner refuses.
+group of settings after another (k1 with b, mode with weights and c, spread with the share of the thread, hops with
+decay, boost, floors) on some of the cases and is measured on the others with the real fusion, for every fold. When the
+bounds of that held-out gain do not exclude zero, or when flipping the signs of the gains at random does as well, the
+tuner refuses.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybridmem.board import Setting
+from hybridmem.cases import Case
 from hybridmem.climb import Search
 from hybridmem.errors import ConfigError
-from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
 from hybridmem.metrics import Interval, interval, sign_flip
+from hybridmem.metrics import metric as find_metric
 from hybridmem.recipes import recipe_to_dict, save_recipe
-from hybridmem.replay import Curve, Recorded, memory_curve, memory_recorder
+from hybridmem.replay import Curve, Recorded, curve_recorder, memory_curve
+from hybridmem.setting import Setting, changes
 from hybridmem.stores.base import Progress
 
-__all__ = ["CURVES", "Tuning", "tune"]
+__all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
-CURVES = (Curve(0.9, 0.4), Curve(1.2, 0.5), Curve(1.2, 0.75), Curve(1.6, 0.75), Curve(2.0, 0.75))
+DEPTH = 100
+"""How many hits each arm of a memory is asked for, where its recipe does not say."""
+CURVES = tuple(
+    Curve(k1, b)
+    for k1, b in (
+        (0.6, 0.4),
+        (0.9, 0.25),
+        (0.9, 0.4),
+        (0.9, 0.75),
+        (1.2, 0.4),
+        (1.2, 0.75),
+        (1.6, 0.4),
+        (1.6, 0.75),
+        (2.0, 0.75),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -85,9 +102,12 @@ class Tuning:
         )
 
     def __str__(self) -> str:
+        verdict = f"{self._gain()} ({self.before:.4f} → {self.after:.4f})"
+        found = "the best found, not used:" if self.changes else "nothing better was found"
         lines = [
-            f"{'accepted' if self.accepted else 'refused'}: {self._gain()} ({self.before:.4f} → {self.after:.4f})",
-            *(f"  {change}" for change in self.changes),
+            f"accepted: {verdict}" if self.accepted else f"refused: {verdict} is not significant",
+            *([] if self.accepted else [f"  the recipe stays as it is; {found}"]),
+            *(f"  {change}" if self.accepted else f"    {change}" for change in self.changes),
             *(f"  {name} alone: {value:.4f}" for name, value in self.arms.items()),
             f"  {self.settings} settings tried in {self.seconds:.1f} s",
         ]
@@ -106,7 +126,7 @@ def tune(
     folds: int = 5,
     repeats: int = 2,
     level: float = 0.998,
-    depth: int = 100,
+    depth: int | None = None,
     curves: Sequence[Curve] = CURVES,
     seed: int = 0,
     progress: Progress | None = None,
@@ -114,35 +134,34 @@ def tune(
     """Search for better settings on the user's cases; cross-validated, and refused when the gain is not significant.
 
     `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
+    `depth` is how many hits each arm is asked for (of a memory: the recipe's own, or 100); a tuned recipe says it too.
+    `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
     `level` is the confidence with which the held-out gain must exclude zero. It is strict, because even meaningless
     labels reward a setting that prefers what is often right.
     """
     start = time.perf_counter()
     judged = [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
-    if len(judged) < 2 * folds or folds < 2:  # noqa: PLR2004
-        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
-    base, recorders, known = _recorders(source, recipe, depth, curves)
-    told = _counter(progress, len(judged) * len(recorders))
-    records = [[_told(record(case), told) for case in judged] for record in recorders]
-    search = Search(records, judged, base, metric, known)
-    rng = np.random.default_rng(seed)
+    _check(judged, folds, repeats, level, metric)
+    base, record, known = _recorder(source, recipe, depth, curves)
+    present: Fusion = recipe or source.recipe
+    told = _Told(progress, len(judged), folds * repeats + 1)
+    answers = [told.recorded(record(case)) for case in judged]
+    search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
     gains, picks = np.zeros(len(judged)), []
-    for _ in range(repeats):
-        fold_of = rng.permutation(len(judged)) % folds
-        for fold in range(folds):
-            pick = search.climb(fold_of != fold)
-            picks.append(pick)
-            gains[fold_of == fold] += search.real(pick, fold_of == fold) - search.real(search.start, fold_of == fold)
+    for held in _folds(len(judged), folds, repeats, seed):
+        pick = search.climb(~held, told.search(search.steps))
+        picks.append(pick)
+        gains[held] += search.real(pick, held) - search.real(search.start, held)
     gain = interval(gains / repeats, level=level, seed=seed, resamples=10_000)
-    best = search.climb(np.ones(len(judged), dtype=np.bool_))
+    best = search.climb(np.ones(len(judged), dtype=np.bool_), told.search(search.steps))
     proposed = search.recipe(best)
     chance = sign_flip(gains, seed=seed)
     accepted = gain.low > 0.0 and chance <= (1.0 - level) / 2.0 and best != search.start
     before = float(search.real(search.start).mean())
     return Tuning(
         accepted=accepted,
-        recipe=proposed if accepted else base,
-        proposed=proposed,
+        recipe=proposed if accepted else present,
+        proposed=present if best == search.start else proposed,
         metric=metric,
         gain=gain,
         chance=chance,
@@ -150,53 +169,66 @@ def tune(
         after=before + gain.mean,
         arms={name: search.alone(arm) for arm, name in enumerate(search.names)},
         curve=known[best.lexical] if known else None,
-        changes=tuple(_changes(search.start, best, search.names, known)),
+        changes=tuple(changes(search.start, best, search.names, known)),
         settings=search.tried,
         seconds=time.perf_counter() - start,
         picks=tuple(picks),
     )
 
 
-def _recorders(
-    source: Any, recipe: Fusion | None, depth: int, curves: Sequence[Curve]
-) -> tuple[Fusion, list[Callable[[Case], Recorded]], list[Curve]]:
-    """The recipe to start from, and one recorder for each variant of the BM25 arm, the present one first."""
+def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
+    """Refuse what cannot be cross-validated before an arm is asked."""
+    if len(judged) < 2 * folds or folds < 2:  # noqa: PLR2004
+        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
+    if repeats < 1:
+        raise ConfigError(f"repeats={repeats}: at least 1")
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level={level}: a confidence between 0 and 1, such as 0.998")
+    find_metric(name)
+
+
+def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[np.bool_]]:
+    """Which cases are held out: each case once in every repetition."""
+    rng = np.random.default_rng(seed)
+    for _ in range(repeats):
+        fold_of = rng.permutation(cases) % folds
+        yield from (fold_of == fold for fold in range(folds))
+
+
+def _recorder(
+    source: Any, recipe: Fusion | None, depth: int | None, curves: Sequence[Curve]
+) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
+    """The recipe to start from, and a recorder of an answer by each variant of the BM25 arm, the present one first."""
     if not (hasattr(source, "search") and hasattr(source, "explain")):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
-        return recipe, [source], []
-    base = recipe or source.recipe
+        start = recipe if depth is None else replace(recipe, depth=depth)
+        return start, lambda case: [source(case)], []
+    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
+    asked = depth or start.depth or DEPTH
     present = memory_curve(source)
-    if present is None:
-        return base, [memory_recorder(source, depth=depth)], []
-    known = [present, *(curve for curve in curves if curve != present)]
-    others = [memory_recorder(source, depth=depth, curve=curve) for curve in known[1:]]
-    return base, [memory_recorder(source, depth=depth), *others], known
+    known = [] if present is None else [present, *(curve for curve in curves if curve != present)]
+    return replace(start, depth=asked), curve_recorder(source, depth=asked, curves=[None, *known[1:]]), known
 
 
-def _changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequence[Curve]) -> Iterator[str]:
-    """In words, what the proposal turns."""
-    if (start.mode, start.c) != (best.mode, best.c):
-        c = f" (c={best.c:g})" if best.mode == "rrf" else ""
-        yield f"mode: {start.mode} → {best.mode}{c}"
-    for arm, name in enumerate(names):
-        if start.weights[arm] != best.weights[arm]:
-            yield f"weight of {name}: {start.weights[arm]:.3g} → {best.weights[arm]:.3g}"
-        if start.floors[arm] != best.floors[arm]:
-            yield f"floor of {name}: {start.floors[arm]} → {best.floors[arm]}"
-    for label, old, new in (("spread", start.spread, best.spread), ("half-life strength", start.boost, best.boost)):
-        if old != new:
-            yield f"{label}: {old:g} → {new:g}"
-    if curves and start.lexical != best.lexical:
-        old_curve, new_curve = curves[start.lexical], curves[best.lexical]
-        yield f"BM25: k1={old_curve.k1:g}, b={old_curve.b:g} → k1={new_curve.k1:g}, b={new_curve.b:g}"
+class _Told:
+    """One count over everything: a step for each recorded case, then as many steps in all for the searches."""
 
+    def __init__(self, progress: Progress | None, cases: int, searches: int) -> None:
+        self._progress, self._cases, self._searches = progress, cases, searches
+        self._recorded = self._searched = 0
 
-def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = itertools.count(1)
-    return (lambda: None) if progress is None else lambda: progress(next(done), total)
+    def recorded(self, answers: list[Recorded]) -> list[Recorded]:
+        self._recorded += 1
+        self._tell(0.0)
+        return answers
 
+    def search(self, steps: int) -> Callable[[int], None]:
+        """What one search tells its steps to."""
+        before = self._searched
+        self._searched += 1
+        return lambda step: self._tell((before + step / steps) / self._searches)
 
-def _told(record: Recorded, tell: Callable[[], None]) -> Recorded:
-    tell()
-    return record
+    def _tell(self, searched: float) -> None:
+        if self._progress is not None:
+            self._progress(self._recorded + round(searched * self._cases), 2 * self._cases)

@@ -14,7 +14,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.recipes import RECIPES
 from hybridmem.replay import memory_recorder, memory_systems
 from hybridmem.report import Report, Run
-from hybridmem.tune import Tuning, tune
+from hybridmem.tune import DEPTH, Tuning, tune
 
 ROOT = Path(__file__).parents[2]
 OURS = "hybridmem, defaults"
@@ -62,10 +62,10 @@ def tune_on(parts: list[Part], start: Fusion) -> Tuning:
     memories = [part.open() for part in parts]
     recorders = {}
     for part, memory in zip(parts, memories, strict=True):
-        record = memory_recorder(memory, depth=100)
+        record = memory_recorder(memory, depth=DEPTH)
         recorders |= {id(case): record for case in part.cases}
     cases = [case for part in parts for case in part.cases]
-    return tune(lambda case: recorders[id(case)](case), cases, recipe=start)
+    return tune(lambda case: recorders[id(case)](case), cases, recipe=start, depth=DEPTH)
 
 
 def abstention(parts: list[Part]) -> list[tuple[str, float, float, float]]:

@@ -47,7 +47,7 @@ class HalfLife:
     def __post_init__(self) -> None:
         if isinstance(self.half_life, timedelta):
             object.__setattr__(self, "half_life", self.half_life.total_seconds() / DAY)
-        if not (math.isfinite(self._days) and self._days > 0):
+        if not (math.isfinite(self.days) and self.days > 0):
             raise ConfigError(f"half_life = {self.half_life!r} is not allowed: a number of days above 0")
         if not (math.isfinite(self.strength) and self.strength >= 0):
             raise ConfigError(f"strength = {self.strength!r} is not allowed: a finite number from 0 up")
@@ -55,7 +55,8 @@ class HalfLife:
             raise ConfigError(f"max_shift = {self.max_shift!r} is not allowed: a number of places from 0 up")
 
     @property
-    def _days(self) -> float:
+    def days(self) -> float:
+        """The half-life in days, as a number."""
         return self.half_life  # type: ignore[return-value]
 
     def ceiling(self, best: float) -> float:
@@ -64,7 +65,7 @@ class HalfLife:
 
     def factor(self, age: float) -> float:
         """The boost for an age in seconds."""
-        halvings = max(age, 0.0) / (self._days * DAY)
+        halvings = max(age, 0.0) / (self.days * DAY)
         return 1.0 + self.strength * math.pow(0.5, halvings)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
@@ -85,7 +86,7 @@ class HalfLife:
             return self._factored(scores, list(map(_seconds, values)), now)
 
     def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:
-        strength, rate = self.strength, -1.0 / (self._days * DAY)
+        strength, rate = self.strength, -1.0 / (self.days * DAY)
         fresh = 1.0 + strength
         return [
             score * (1.0 + strength * 2.0 ** ((now - when) * rate)) if when < now

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.board import Board, Setting, _top, read_setting, with_setting
+from hybridmem.board import Board, _top
 from hybridmem.columns import read_columns
 from hybridmem.evaluate import Case
 from hybridmem.fusion import Fusion
 from hybridmem.metrics import judge, metric
+from hybridmem.reach import Edges, Walks, possible_seeds
 from hybridmem.replay import Recorded, replay
+from hybridmem.setting import Setting, read_setting, with_setting
 from hybridmem.stages import Competition, HalfLife, NamedDate, QualityGate, SourceDedup, Spread, Substance
 from hybridmem.types import ArmList
 
@@ -95,8 +97,27 @@ def recipes(draw):
                 ]
             )
         ),
-        spread=draw(st.sampled_from([None, Spread(strength=0.6, seeds=3), Spread(strength=0.5, thread=0.6)])),
-        dedup=draw(st.sampled_from([None, SourceDedup(), SourceDedup(key=lambda item: item["source_id"])])),
+        spread=draw(
+            st.sampled_from(
+                [
+                    None,
+                    Spread(strength=0.6, seeds=3),
+                    Spread(strength=0.5, thread=0.6),
+                    Spread(strength=1.2, seeds=1, hops=1, decay=0.75),
+                    Spread(strength=0.0, thread=0.3),
+                ]
+            )
+        ),
+        dedup=draw(
+            st.sampled_from(
+                [
+                    None,
+                    SourceDedup(),
+                    SourceDedup(key=lambda item: item["source_id"]),
+                    SourceDedup(max_per_source=2),
+                ]
+            )
+        ),
         boost=draw(st.sampled_from([None, HalfLife(strength=0.3)])),
         substance=draw(st.sampled_from([None, Substance()])),
         dated=draw(st.sampled_from([None, NamedDate()])),
@@ -121,6 +142,72 @@ def test_scores_of_the_board_are_those_of_the_fusion(records, recipe):
         mine = {key: score for key, score in zip(columns.keys[row], found[row], strict=False) if np.isfinite(score)}
         assert mine.keys() == expected.keys()
         assert mine == pytest.approx(expected, abs=1e-9)
+
+
+settings_to_try = st.builds(
+    Setting,
+    mode=st.sampled_from(["rrf", "relative", "distribution", "convex"]),
+    c=st.sampled_from([1.0, 20.0]),
+    weights=st.sampled_from([(0.3, 0.7), (0.55, 0.45), (0.0, 1.0)]),
+    floors=st.sampled_from([(None, None), (2.0, None), (6.0, 5.0)]),
+    spread=st.sampled_from([0.0, 0.37, 1.1]),
+    thread=st.sampled_from([0.0, 0.23]),
+    hops=st.sampled_from([1, 2]),
+    decay=st.sampled_from([0.25, 0.61]),
+    boost=st.sampled_from([0.0, 0.17]),
+)
+SEEDS = 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(recorded(), min_size=1, max_size=3), st.lists(settings_to_try, min_size=1, max_size=4), st.booleans())
+def test_every_setting_puts_everything_where_the_fusion_puts_it(records, tried, complete):
+    """One board, many settings in turn, as a search uses it: what is kept between them must not leak."""
+    recipe = Fusion(
+        mode="relative",
+        complete=complete,
+        smooth=True,
+        spread=Spread(seeds=SEEDS),
+        dedup=SourceDedup(),
+        dated=NamedDate(),
+    )
+    cases = [Case(QUESTION, {item["id"]: 1.0 for item in ITEMS}) for _ in records]
+    columns = read_columns(records, cases, recipe=recipe)
+    board = Board(columns, cases, recipe=recipe)
+    for setting in [*tried, *reversed(tried)]:
+        changed = with_setting(recipe, setting, columns.names)
+        lists = [replay(changed, record, query=QUESTION, k=99) for record in records]
+        scores, found = board.scores(setting), iter(board.places(setting).tolist())
+        for row, keys in enumerate(columns.keys):
+            oracle = {key: place for place, key in enumerate(lists[row], start=1)}
+            mine = {key: next(found) for key in keys}
+            assert {key for key, place in mine.items() if np.isfinite(place)} == oracle.keys()
+            if len({round(float(score), 9) for score in scores[row] if np.isfinite(score)}) == len(oracle):  # no ties
+                assert {key: place for key, place in mine.items() if np.isfinite(place)} == oracle
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 12), st.integers(1, 4))
+def test_who_is_no_possible_seed_is_never_among_the_best(data, arms, size, seeds):
+    """Whatever the weights: at least `seeds` others stand above it."""
+    numbers = st.lists(st.integers(0, 4), min_size=size, max_size=size)
+    raw = np.array([data.draw(numbers) for _ in range(arms)], dtype=np.float64)
+    rank = np.stack([np.argsort(np.argsort(-row, kind="stable"), kind="stable") + 1.0 for row in raw])
+    able = possible_seeds(raw, rank, seeds=seeds)
+    weights = np.array(data.draw(st.lists(st.floats(0.01, 1.0), min_size=arms, max_size=arms)))
+    for scores in (weights @ raw, weights @ (1.0 / (60.0 + rank))):
+        above = (scores[:, None] >= scores[None, :] - 1e-12).sum(axis=0) - 1
+        assert able[above < seeds].all()
+
+
+def test_hops_and_decay_are_turned_without_asking_again():
+    graph, walks = Ring(), Walks(3)
+    ways = dict(zip(*walks.of(graph, "m1"), strict=True))
+    edges = Edges(np.arange(3), np.arange(3), np.array([ways[f"m{n}"] for n in (2, 3, 4)]).T)
+    for hops in (1, 2, 3):
+        for decay in (0.25, 0.5, 1.0):
+            direct = graph.spread({"m1": 1.0}, hops=hops, decay=decay)
+            assert edges.values(hops, decay).tolist() == [direct.get(f"m{n}", 0.0) for n in (2, 3, 4)]
 
 
 def with_weights(recipe, record):

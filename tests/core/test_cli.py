@@ -1,5 +1,6 @@
 """The command line as a user types it: real processes where signals and pipes matter, calls elsewhere."""
 
+import io
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import pytest
 from hybridmem import HybridMemory
 from hybridmem.cli import build_parser, main
 from hybridmem.commands import COMMANDS
+from hybridmem.commands.base import progress
 
 
 @pytest.fixture
@@ -56,6 +58,8 @@ def test_import_export_and_back(run, tmp_path):
         assert copy.get("m3").created_at.year == 2024
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     assert run("import", "empty.jsonl").out.strip() == "0"
+    assert "cannot read nowhere.jsonl" in run("import", "nowhere.jsonl", "-m", "fresh.db", code=1).err
+    assert not (tmp_path / "fresh.db").exists()
 
 
 def test_a_folder_of_notes_is_imported(run, tmp_path):
@@ -71,8 +75,6 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["add", "-", "--id", "x"], "the dog", "x"),
         (["health", "-"], 'cat\n{"query": "dog"}\n', None),
     ):
-        import io
-
         monkeypatch.setattr(sys, "stdin", io.StringIO(given))
         shown = run(*command).out.strip()
         assert shown == out if out else "bm25" in shown
@@ -85,16 +87,29 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["search", "x", "--filter", "{"], "is not JSON"),
         (["search", "x", "-k", "0"], "k = 0"),
         (["search", "x", "--recipe", "nonsense"], "'nonsense' is neither a file nor a name"),
-        (["import", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
-        (["import", "list.jsonl"], "line 1 is a list"),
+        (["import", "bad.jsonl"], "bad.jsonl:2: not JSON"),
+        (["import", "list.jsonl"], "list.jsonl:1: '[]' must be a JSON object"),
         (["import", "nowhere.jsonl"], "nowhere.jsonl"),
         (["eval", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["eval", "strange.jsonl"], "1 of 1 relevant ids are not in this memory, such as 'zebra'"),
+        (["eval", "strange.jsonl", "--against", "nonsense"], "'nonsense' is neither a file nor a name"),
+        (["tune", "strange.jsonl", "-o", "nowhere/r.json"], "there is no folder 'nowhere'"),
+        (["tune", "known.jsonl"], "1 judged cases for folds=5"),
+        (["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"], "1 judged cases for folds=2"),
+        (["health", "bad.jsonl"], "bad.jsonl:1: query is None"),
+        (["health", "nowhere.txt"], "cannot read nowhere.txt"),
+        (["health", "empty.txt"], "empty.txt holds no question"),
+        (["calibrate", "known.jsonl"], "1 questions are too few for rate=0.05"),
+        (["search", "cat", "--min-confidence", "7"], "min_confidence = 7.0 is not allowed"),
     ],
 )
 def test_errors_are_one_clear_line(run, tmp_path, words, message):
-    run("add", "the cat")
+    run("add", "the cat", "--id", "cat")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n', encoding="utf-8")
     (tmp_path / "list.jsonl").write_text("[]\n", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+    (tmp_path / "strange.jsonl").write_text('{"query": "cat", "relevant": ["zebra"]}\n', encoding="utf-8")
+    (tmp_path / "known.jsonl").write_text('{"query": "cat", "relevant": ["cat"]}\n', encoding="utf-8")
     told = run(*words, code=1).err
     assert message in told
     assert told.count("\n") == 1
@@ -128,6 +143,7 @@ def test_eval_health_and_tune(run, tmp_path):
         for row in rows
     ]
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    (tmp_path / "in.txt").write_text("Is the kernel patched?\n", encoding="utf-8")
     shown = run("eval", "cases.jsonl", "--json", "r.json", "--markdown", "r.md", "--plot", "r.png").out
     assert "recall@10" in shown
     assert json.loads((tmp_path / "r.json").read_text("utf-8"))
@@ -136,6 +152,71 @@ def test_eval_health_and_tune(run, tmp_path):
     assert "bm25" in json.loads(run("health", "cases.jsonl", "--json").out)["arms"]
     assert run("tune", "cases.jsonl", code=3).out  # everything is found already: nothing to gain, so it refuses
     assert not (tmp_path / "recipe.json").exists()
+    told = run("tune", "cases.jsonl", "--json", "-", "--metric", "mrr@10", "--force", code=3)
+    assert json.loads(told.out)["accepted"] is False
+    assert "refused" in told.err
+    fitted = json.loads(run("calibrate", "cases.jsonl", "--json").out)
+    assert fitted["questions"] == len(cases)
+    assert f"--min-confidence {fitted['threshold']:.4f}" in run("calibrate", "cases.jsonl", "--off-topic", "in.txt").out
+
+
+def test_a_tuned_recipe_is_written_and_compared(run, tmp_path):
+    """Answers stand beside questions: only a recipe that follows threads finds them."""
+    towns = ["Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Dakar", "Lima", "Cairo", "Turin", "Kyoto", "Porto", "Delhi"]
+    rows = [
+        row
+        for number, town in enumerate(towns)
+        for row in (
+            {"id": f"q{number}", "text": f"Have you been to {town}?", "thread": town},
+            {"id": f"a{number}", "text": "Yes, all was closed.", "thread": town},
+        )
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run("import", "in.jsonl")
+    cases = [{"query": f"Who saw {town}?", "relevant": [f"a{number}"]} for number, town in enumerate(towns)]
+    cases.append({"query": "Who saw Lisbon?", "relevant": ["a0", "gone"]})
+    (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    told = run("tune", "cases.jsonl", "--recipe", "rrf", "-o", "tuned.json")
+    assert "accepted: a held-out gain of +" in told.out
+    assert "1 of 13 relevant ids are not in this memory, such as 'gone'" in told.err
+    assert json.loads((tmp_path / "tuned.json").read_text("utf-8"))["depth"] == 100  # as deep as it was measured
+    shown = run("eval", "cases.jsonl", "--recipe", "rrf", "--against", "tuned.json", "--ks", "1,3", "--json", "-").out
+    figures = json.loads(shown)["systems"]
+    assert figures["tuned.json"]["metrics"]["recall@3"]["mean"] > figures["fused"]["metrics"]["recall@3"]["mean"]
+    markdown = run("eval", "cases.jsonl", "--no-stages", "--markdown", "-").out
+    assert markdown.startswith("| system |")
+    assert "without" not in markdown
+
+
+class Screen(io.StringIO):
+    def __init__(self, *, watched):
+        super().__init__()
+        self.watched = watched
+
+    def isatty(self):
+        return self.watched
+
+
+def test_progress_is_a_bar_for_people_and_lines_for_pipes(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    shown = {}
+    for watched in (True, False):
+        screen = Screen(watched=watched)
+        monkeypatch.setattr(sys, "stderr", screen)
+        tell = progress("asked")
+        for done in range(1, 9):
+            clock[0] += 0.8
+            tell(done, 8)
+        quick = progress("imported")
+        quick(1000, None)
+        shown[watched] = screen.getvalue()
+    bars = shown[True].split("\r\x1b[K")
+    assert bars[4] == "asked [############............]  50 % 4 of 8 (1/s)"
+    assert bars[8] == "asked [########################] 100 % 8 of 8 (1/s)\n"
+    assert bars[9].startswith("imported: 1000 (")
+    # after a second, then every five, and the end; what takes no second says nothing
+    assert shown[False].splitlines() == ["asked: 2 of 8", "asked: 8 of 8"]
 
 
 def test_every_command_has_help_and_an_example(capsys):

@@ -92,6 +92,16 @@ def test_verdicts_on_arms():
         "worse loses to",
     ]
     assert "better beats its best arm arm: mrr@10 +0.500" in report.to_markdown()
+    parts = Report(
+        cases,
+        (run("whole", first), *(Run(n, tuple(li), (0.001,) * 40, of="whole") for n, li in (
+            ("without spread", last), ("without gate", first)))),
+        metrics=("mrr@10",),
+    )  # fmt: skip
+    assert parts.verdicts() == [
+        "without spread: mrr@10 -0.500 [-0.500, -0.500] against whole: it earns its place",
+        "without gate: nothing changes on these cases",
+    ]
     with pytest.raises(ConfigError, match="'none' is not in this report: it has arm, better, same, worse"):
         report.mean("none", "mrr@10")
     with pytest.raises(ConfigError, match="'mrr@3' is not in this report: it has mrr@10"):

@@ -11,6 +11,7 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.recipes import load_recipe
 from hybridmem.replay import Curve, Recorded
+from hybridmem.setting import Setting, changes
 from hybridmem.stages import HalfLife, QualityGate
 from hybridmem.tune import Tuning, tune
 from hybridmem.types import ArmList
@@ -62,6 +63,22 @@ def test_a_real_gain_is_found_and_accepted():
     assert "accepted: a held-out gain of +" in str(found)
     assert found.to_dict()["accepted"] is True
     assert len(found.picks) == 5
+
+
+def test_the_same_seed_gives_the_same_answer():
+    source, cases = good_and_bad()
+    recipe = Fusion(weights={"good": 0.2, "bad": 0.8})
+    one, two = (tune(source, cases, recipe=recipe, seed=3) for _ in range(2))
+    assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
+
+
+def test_a_tuned_recipe_says_how_deep_the_arms_were_asked():
+    source, cases = good_and_bad()
+    recipe = Fusion(weights={"good": 0.2, "bad": 0.8})
+    assert tune(source, cases, recipe=recipe, repeats=1, depth=12).recipe.depth == 12
+    assert tune(source, cases, recipe=recipe, repeats=1).recipe.depth is None
+    best = Fusion(weights={"good": 1.0, "bad": 0.0})
+    assert tune(source, cases, recipe=best, repeats=1, depth=12).recipe == best  # refused: it stays as it was
 
 
 def test_what_is_already_best_is_left_alone():
@@ -142,7 +159,13 @@ def test_a_memory_is_tuned_from_its_arms():
         found = tune(memory, cases, folds=2, repeats=1, progress=lambda done, total: seen.append((done, total)))
     assert set(found.arms) == {"bm25", "vector"}
     assert found.settings > 100
-    assert seen[-1] == (len(cases) * 5, len(cases) * 5)  # the present curve, and four others
+    totals = {total for _, total in seen}
+    assert totals == {2 * len(cases)}  # half of it for recording, half for searching
+    counts = [done for done, _ in seen]
+    assert counts[: len(cases)] == list(range(1, len(cases) + 1))
+    assert counts == sorted(counts)
+    assert len(set(counts[len(cases) :])) > 3  # the searches tell of themselves too
+    assert counts[-1] == 2 * len(cases)
     assert found.curve == Curve(1.2, 0.75)
     json.dumps(found.to_dict())
 
@@ -168,18 +191,18 @@ def test_curves_are_tried_and_written_down(tmp_path):
 
 
 def test_every_change_is_named():
-    from hybridmem.board import Setting
-    from hybridmem.tune import _changes
-
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
-    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, boost=0.0, lexical=1)
-    assert list(_changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
+    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, thread=0.4, hops=1, decay=0.75, lexical=1)
+    assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
         "weight of bm25: 0.5 → 0.6",
-        "floor of bm25: None → 1.0",
+        "floor of bm25: none → 1",
         "weight of vector: 0.5 → 0.4",
-        "floor of vector: 0.2 → None",
+        "floor of vector: 0.2 → none",
         "spread: 0.6 → 0.2",
+        "share of the thread: 0 → 0.4",
+        "hops: 2 → 1",
+        "decay of a hop: 0.5 → 0.75",
         "half-life strength: 0.05 → 0",
         "BM25: k1=1.2, b=0.75 → k1=0.9, b=0.4",
     ]
@@ -204,6 +227,10 @@ def test_bad_input():
         tune(3, cases * 3, recipe=Fusion())
     with pytest.raises(ConfigError, match="metric 'precision@3'"):
         tune(source, cases * 3, recipe=Fusion(), metric="precision@3")
+    with pytest.raises(ConfigError, match="repeats=0"):
+        tune(source, cases * 3, recipe=Fusion(), repeats=0)
+    with pytest.raises(ConfigError, match=r"level=1\.5"):
+        tune(source, cases * 3, recipe=Fusion(), level=1.5)
 
 
 def test_gates_and_boosts_of_the_start_are_kept_where_nothing_changes():
