@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,22 +205,16 @@ class EnsembleRetriever(ParentRetriever):
             raise ValueError("Number of rank lists must be equal to the number of weights.")
         columns = self._keys(doc_lists)
         first: dict[Any, Document] = {}
-        twice = False
-        for keys, documents in zip(reversed(columns), reversed(doc_lists), strict=True):
-            own = dict(zip(keys, documents, strict=True))
-            if len(own) != len(keys):
-                own, twice = dict(zip(reversed(keys), reversed(documents), strict=True)), True
-            first.update(own)
         scores: dict[Any, float] = {}
-        have = scores.get
-        for keys, weight in zip(columns, self.weights, strict=True):
+        for keys, documents, weight in zip(columns, doc_lists, self.weights, strict=True):
             shares = _shares(len(keys), weight, self.c)
-            ranked = _once(keys, shares) if twice else zip(keys, shares, strict=True)
-            if scores:
-                for key, share in ranked:
-                    scores[key] = have(key, 0.0) + share
-            else:
-                scores.update(ranked)
+            once = len(set(keys)) == len(keys)
+            for key, document, share in zip(keys, documents, shares) if once else _once(keys, documents, shares):  # noqa: B905
+                if key in scores:
+                    scores[key] += share
+                else:
+                    scores[key] = share
+                    first[key] = document
         order = sorted(scores, key=scores.__getitem__, reverse=True)
         found = list(map(first.__getitem__, order))
         if not (self.with_scores or self.merge_metadata):
@@ -283,12 +277,14 @@ class _Lane:
             self.quick, self._slow, self._paces = False, 0, []
 
 
-def _once(keys: Sequence[Any], shares: Sequence[float]) -> list[tuple[Any, float]]:
+def _once(
+    keys: Sequence[Any], documents: Sequence[Document], shares: Sequence[float]
+) -> Iterable[tuple[Any, Document, float]]:
     """A document that stands twice in one list counts once, where it stands best."""
-    best: dict[Any, float] = {}
-    for key, share in zip(keys, shares, strict=True):
-        best.setdefault(key, share)
-    return list(best.items())
+    best: dict[Any, tuple[Any, Document, float]] = {}
+    for row in zip(keys, documents, shares, strict=True):
+        best.setdefault(row[0], row)
+    return best.values()
 
 
 @lru_cache(maxsize=256)
