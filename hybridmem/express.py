@@ -183,7 +183,7 @@ def _by_columns(
     union: Union, alone: list[int], reader: Reader, recipe: Fusion, now: float, k: int | None
 ) -> dict[int, float]:
     """Dedup, then boost, each over a whole column."""
-    keys, items, totals, first = union
+    _, items, totals, first = union
     places: Collection[int] = [*range(first), *alone]
     if recipe.dedup is not None:
         places = _one_of_each(union, places, reader.column([items[i] for i in places], recipe.dedup.key))  # type: ignore[arg-type]

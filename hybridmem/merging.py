@@ -84,7 +84,7 @@ def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
 
 @lru_cache(maxsize=512)
 def rank_shares(n: int, weight: float, c: float) -> list[float]:
-    """weight / (c + rank), ranks from 1; kept, so nobody may change it."""
+    """Give weight / (c + rank), ranks from 1; kept, so nobody may change it."""
     return [weight / (c + rank) for rank in range(1, n + 1)]
 
 
@@ -111,7 +111,7 @@ def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Seque
 
 
 def score_shares(mode: str, arm: ArmList, weight: float, /, *, smooth: bool) -> list[float]:
-    """weight · normalised score for each hit of an arm; `smooth` lifts them off 0: (1 + n · x) / (1 + n)."""
+    """Give weight · normalised score for each hit of an arm; `smooth` lifts them off 0: (1 + n · x) / (1 + n)."""
     normed = _NORMALISERS[mode](_scores_or_ranks(arm))
     if smooth:
         normed = [(1 + len(normed) * x) / (1 + len(normed)) for x in normed]

@@ -17,17 +17,15 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from pydantic import PrivateAttr, model_validator
 
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import INLINE_BELOW, Job, Outcome, arun, check_policy, run, settle
+from hybridmem.fanout import Job, Outcome, arun, check_policy, run, settle
 from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
-from langchain_hybridmem._runs import ParentRetriever, Patience, RunManager, child_config
+from langchain_hybridmem._runs import Lane, ParentRetriever, RunManager, child_config
 
 __all__ = ["EnsembleRetriever"]
 
 _TEXT = attrgetter("page_content")
 _CALL = ("k", "filter")
-HICCUP = 0.01
-"""Seconds that a busy machine may take a quick arm's turn away."""
 
 
 class EnsembleRetriever(ParentRetriever):
@@ -56,7 +54,7 @@ class EnsembleRetriever(ParentRetriever):
     timeout: float | None = None
     """Seconds that each retriever may take."""
 
-    _lane: _Lane = PrivateAttr(default_factory=lambda: _Lane())  # noqa: PLW0108  defined below
+    _lane: Lane = PrivateAttr(default_factory=Lane)
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
@@ -159,7 +157,7 @@ class EnsembleRetriever(ParentRetriever):
         return self.filter is None and self.timeout is None and self.on_error == "raise"
 
     def _in_turn(
-        self, lane: _Lane, query: str, run: CallbackManagerForRetrieverRun, config: RunnableConfig
+        self, lane: Lane, query: str, run: CallbackManagerForRetrieverRun, config: RunnableConfig
     ) -> list[list[Document]]:
         """Retrievers that answer faster than a thread starts, without any ceremony."""
         started = time.perf_counter()
@@ -245,36 +243,6 @@ class EnsembleRetriever(ParentRetriever):
         if self.with_scores:
             merged = {key: {**metadata, "score": scores[key]} for key, metadata in merged.items()}
         return [with_metadata(document, dict(merged[key])) for key, document in zip(order, found, strict=True)]
-
-
-class _Lane:
-    """Whether all retrievers are so quick that threads would only cost: learned from how long they take."""
-
-    __slots__ = ("_paces", "_slow", "quick")
-
-    def __init__(self) -> None:
-        self.quick = False
-        self._slow = 0
-        self._paces: list[Patience] = []
-
-    def paces(self, count: int) -> list[Patience]:
-        """One pace for each retriever."""
-        if len(self._paces) != count:
-            self._paces = [Patience() for _ in range(count)]
-        return self._paces
-
-    def learn(self) -> None:
-        """After a fan-out: tell whether all of them are quick."""
-        self.quick = all(pace.seconds < INLINE_BELOW for pace in self._paces)
-
-    def took(self, seconds: float) -> None:
-        """After a turn without threads: one slow turn may be a hiccup of a busy machine, several are slow arms."""
-        if seconds < INLINE_BELOW:
-            self._slow = 0
-            return
-        self._slow += 2 if seconds > HICCUP else 1
-        if self._slow > 3:  # noqa: PLR2004  two that plainly waited, or four that took long
-            self.quick, self._slow, self._paces = False, 0, []
 
 
 def _once(

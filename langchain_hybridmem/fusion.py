@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
@@ -20,6 +20,7 @@ from hybridmem.shaping import shaped
 from langchain_hybridmem._arms import arms_of
 from langchain_hybridmem._asking import Asked, Found, Panel, adrive, ask, drive
 from langchain_hybridmem._runs import ParentRetriever, RunManager
+from langchain_hybridmem._settings import clear_errors, refuse_unknown
 
 __all__ = ["FusionRetriever"]
 
@@ -92,12 +93,8 @@ class FusionRetriever(ParentRetriever):
             panel = _panel(_known(type(self), settings))
             if panel.memory is None or panel.recipe is not None:
                 settings = {**settings, "c": panel.fusion.c, "mode": panel.fusion.mode}
-            try:
+            with clear_errors():
                 super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
             self._panel = panel
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -215,11 +212,8 @@ def _noted(found: Found, note: Note | None) -> list[Document]:
 
 
 def _known(cls: type[FusionRetriever], settings: Mapping[str, Any]) -> dict[str, Any]:
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"FusionRetriever has no setting {name!r}: the settings are {', '.join(known)}")
-    return {name: settings.get(name) for name in known}
+    refuse_unknown(cls, settings)
+    return {name: settings.get(name) for name in cls.model_fields}
 
 
 def _panel(given: Mapping[str, Any]) -> Panel:
