@@ -107,7 +107,7 @@ class GraphRetriever(BaseRetriever):
         return cls(memory=memory, **settings)
 
     @classmethod
-    def fromshown(
+    def from_documents(
         cls: type[Self], documents: Sequence[Document], /, *, seed: RetrieverLike | None = None, **settings: Any
     ) -> Self:
         """Over documents at hand; `seed` finds the first hits (None: our BM25)."""
@@ -122,7 +122,7 @@ class GraphRetriever(BaseRetriever):
 
     # --- changing the documents
 
-    def addshown(self, documents: Sequence[Document], /) -> list[str]:
+    def add_documents(self, documents: Sequence[Document], /) -> list[str]:
         """Add documents, or replace those of the same id; the next question sees them. Gives their ids."""
         return self._own().add(self._linked(documents))
 
@@ -137,7 +137,7 @@ class GraphRetriever(BaseRetriever):
 
     # --- asking
 
-    def _get_relevantshown(
+    def _get_relevant_documents(
         self,
         query: str,
         *,
@@ -156,7 +156,7 @@ class GraphRetriever(BaseRetriever):
         steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
         return shown(drive(steps), with_scores=asked["with_scores"])
 
-    async def _aget_relevantshown(
+    async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **said: Any
     ) -> list[Document]:
         asked = self._asked(said)
