@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hybridmem.errors import ConfigError
 
-__all__ = ["asked_of", "clear_errors", "documents_of_texts", "refuse_unknown"]
+__all__ = ["asked_of", "check_k", "clear_errors", "documents_of_texts", "refuse_unknown"]
 
 _OF_MEMORY = ("as_of", "namespace")
 
@@ -22,6 +22,12 @@ def refuse_unknown(cls: type[BaseModel], settings: Mapping[str, Any], /) -> None
     for name in settings:
         if name not in known:
             raise ConfigError(f"{cls.__name__} has no setting {name!r}: the settings are {', '.join(known)}")
+
+
+def check_k(k: Any, /) -> None:
+    """Refuse a number of results that cannot be; None is all."""
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up, or None for all")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from hybridmem.fanout import Job, Outcome, arun, check_policy, run, settle
 from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._runs import Lane, ParentRetriever, RunManager, child_config
+from langchain_hybridmem._settings import check_k
 
 __all__ = ["EnsembleRetriever"]
 
@@ -192,7 +193,7 @@ class EnsembleRetriever(ParentRetriever):
         cut = self.k if k is None else k
         if cut is None:
             return found
-        _check_k(cut)
+        check_k(cut)
         return found[:cut]
 
     # --- fusing
@@ -271,10 +272,5 @@ def _check(settings: Mapping[str, Any]) -> None:
     c = settings.get("c", 60)
     if isinstance(c, int | float) and not (math.isfinite(c) and c >= 0):
         raise ConfigError(f"c = {c!r} is not allowed: c is a number from 0 up")
-    _check_k(settings.get("k"))
+    check_k(settings.get("k"))
     check_policy(settings.get("on_error", "raise"), settings.get("timeout"))
-
-
-def _check_k(k: Any) -> None:
-    if k is not None and (not isinstance(k, int) or k < 1):
-        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up, or None for all")

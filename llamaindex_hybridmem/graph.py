@@ -35,7 +35,8 @@ from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.graph_arm import explain_paths
 from hybridmem.indexes.graph import GraphSettings
-from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied, nodes_of
+from llamaindex_hybridmem._answers import nodes_of
+from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied
 from llamaindex_hybridmem._calling import CalledRetriever, exactly_one
 from llamaindex_hybridmem._conversion import to_node
 from llamaindex_hybridmem._linking import linked

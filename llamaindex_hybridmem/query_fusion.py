@@ -20,7 +20,8 @@ from llama_index.core.settings import Settings
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import Job, Outcome, arun, run
 from hybridmem.fusion import normalise_weights
-from llamaindex_hybridmem._arms import Request, arms_of, nodes_of, settled
+from llamaindex_hybridmem._answers import nodes_of, settled
+from llamaindex_hybridmem._arms import Request, arms_of
 from llamaindex_hybridmem._query_modes import (
     Listed,
     Scored,
