@@ -374,6 +374,13 @@ def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():
             assert found.scores == [0.5 / 61 * 2]
 
 
+def test_hits_without_a_source_are_never_collapsed():
+    fields = {"source_id": None, "updated_at": NOW}
+    lists = [arm("arm0", [Row("a", fields), Row("b", fields)]), arm("arm1", [Row("c", fields)])]
+    found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=FieldReader(), now=NOW)
+    assert found.keys == ["a", "c", "b"]
+
+
 def test_the_express_lane_takes_lists_of_different_lengths():
     recipe = Fusion()
     for one, two in (("abc", "d"), ("d", "abc"), ("ab", "ba")):
