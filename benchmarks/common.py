@@ -18,12 +18,16 @@ import numpy as np
 OUT = Path(__file__).parents[1] / "docs" / "benchmarks"
 
 
-def arguments(description: str, *, sizes: Sequence[int] = ()) -> argparse.Namespace:
-    """--write, --sizes and --seed."""
+def arguments(
+    description: str, *, sizes: Sequence[int] = (), flags: Mapping[str, str] | None = None
+) -> argparse.Namespace:
+    """--write, --sizes and --seed, and flags of a benchmark's own with what they do."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--write", action="store_true", help=f"write the table and the plot into {OUT}")
     parser.add_argument("--sizes", type=int, nargs="*", default=list(sizes))
     parser.add_argument("--seed", type=int, default=7)
+    for name, what in (flags or {}).items():
+        parser.add_argument(f"--{name}", action="store_true", help=what)
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write]`.
+"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write | --keep]`.
 
 1. Fusing 2×20, 2×100 and 2×1000 documents: hybridmem with gate, dedup and half-life on, against the peers' bare
    fusion. Half of the documents stand in both lists, the gate drops a tenth, every source has two chunks, dates are
@@ -8,8 +8,9 @@
 3. Two retrievers that take 0.2 s each: wall time, and the longest stall of a ticker on the same event loop.
 """
 
-import asyncio
 import gc
+import json
+import platform
 import random
 import statistics
 import time
@@ -23,21 +24,22 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import BaseRetriever as LlamaBase
 from llama_index.core.retrievers import QueryFusionRetriever as OldQueryFusion
 from llama_index.core.schema import NodeWithScore, TextNode
+from waiting import slow_arms
 
 from hybridmem.fusion import Fusion
 from hybridmem.stages import HalfLife, QualityGate, SourceDedup
 from hybridmem.types import ArmList
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader
-from llamaindex_hybridmem import FusionRetriever as LlamaFusion
 from llamaindex_hybridmem import QueryFusionRetriever
-from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
+from llamaindex_hybridmem._conversion import to_arm_list
+from llamaindex_hybridmem._sources import Found
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 RECIPE = Fusion(gate=QualityGate(floor={"a": 0.1, "b": 0.1}), dedup=SourceDedup(), boost=HalfLife())
 SIZES = (20, 100, 1000)
-TIMES = 7
+KEPT = OUT / "fusion-python.json"
 
 
 def medians(rivals, make, *, rounds, calls=1, fresh=False):
@@ -48,6 +50,7 @@ def medians(rivals, make, *, rounds, calls=1, fresh=False):
     taken = {name: [] for name in rivals}
     given = {name: make() for name in rivals}
     names = list(rivals)
+    clock = statistics.median([-(time.process_time() - time.process_time()) for _ in range(999)])  # its own cost
     gc.collect()
     gc.disable()
     for turn in range(rounds):
@@ -56,7 +59,7 @@ def medians(rivals, make, *, rounds, calls=1, fresh=False):
             start = time.process_time()
             for _ in range(calls):
                 call(lists)
-            taken[name].append((time.process_time() - start) / calls * 1e6)
+            taken[name].append((time.process_time() - start - clock) / calls * 1e6)
     gc.enable()
     return {name: statistics.median(times) for name, times in taken.items()}
 
@@ -103,29 +106,27 @@ def fuse_documents(size, *, fresh):
     def make():
         return [ArmList("a", documents(one), scores), ArmList("b", documents(two), scores)]
 
-    if fresh:
-        return medians(rivals, make, rounds=max(31, 6_000 // size), fresh=True)
-    return medians(rivals, make, rounds=201, calls=max(1, 400 // size))
+    return medians(rivals, make, rounds=max(31, 6_000 // size), calls=1 if fresh else max(1, 400 // size), fresh=fresh)
 
 
-def fuse_nodes(size, *, fresh):
+def fuse_nodes(size, k=None, *, fresh):
+    """From the retrievers' lists to a list of results, as each returns them: theirs are the nodes that came in."""
     one, two = places(size)
     scores = [1 - i / size for i in range(size)]
     old = OldQueryFusion([LlamaFixed([]), LlamaFixed([])], llm=MockLLM(), num_queries=1)
-    reader = NodeReader()
-    rivals = {
-        "ours": lambda given: RECIPE.run(given[0], reader=reader, now=NOW),
-        "theirs": lambda given: old._reciprocal_rerank_fusion(given[1]),  # noqa: SLF001
-    }
+
+    def ours(lists):
+        arms = [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]
+        return Found(RECIPE, "?", arms, (), NOW, k).answer().nodes
+
+    def theirs(lists):
+        return old._reciprocal_rerank_fusion({("?", i): found for i, found in enumerate(lists)})[:k]  # noqa: SLF001
 
     def make():
-        lists = [nodes(one, scores), nodes(two, scores)]
-        arms = [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]
-        return arms, {("q", i): found for i, found in enumerate(lists)}
+        return [nodes(one, scores), nodes(two, scores)]
 
-    if fresh:
-        return medians(rivals, make, rounds=max(31, 2_000 // size), fresh=True)
-    return medians(rivals, make, rounds=101, calls=max(1, 400 // size))
+    rivals = {"ours": ours, "theirs": theirs}
+    return medians(rivals, make, rounds=max(31, 3_000 // size), calls=1 if fresh else max(1, 200 // size), fresh=fresh)
 
 
 # --- 2. whole calls
@@ -168,76 +169,6 @@ def whole_calls():
     }
 
 
-# --- 3. two slow arms
-
-
-def slow(query):
-    time.sleep(0.2)
-    return [str(query)]
-
-
-class LlamaSlow(LlamaBase):
-    def _retrieve(self, query_bundle):  # noqa: ARG002
-        time.sleep(0.2)
-        return []
-
-
-def wall(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def wall_and_stall(call):
-    """How long an async call takes, and the longest gap between two ticks of 5 ms on the same loop."""
-
-    async def main():
-        gaps, last, done = [], time.perf_counter(), asyncio.Event()
-
-        async def tick():
-            nonlocal last
-            while not done.is_set():
-                await asyncio.sleep(0.005)
-                now = time.perf_counter()
-                gaps.append(now - last)
-                last = now
-
-        ticking = asyncio.create_task(tick())
-        await asyncio.sleep(0.02)
-        start = last = time.perf_counter()
-        await call()
-        taken = time.perf_counter() - start
-        done.set()
-        await ticking
-        return taken, max(gaps)
-
-    return asyncio.run(main())
-
-
-def slow_arms():
-    lang = [RunnableLambda(slow), RunnableLambda(slow)]
-    llama = [LlamaSlow(), LlamaSlow()]
-    how = {"mode": "reciprocal_rerank", "num_queries": 1, "use_async": False}
-    old = OldQueryFusion(llama, MockLLM(), **how)
-    rivals = {
-        "LangChain EnsembleRetriever (original)": (OldEnsemble(retrievers=lang), "invoke", "ainvoke"),
-        "langchain_hybridmem.EnsembleRetriever": (EnsembleRetriever(retrievers=lang), "invoke", "ainvoke"),
-        "langchain_hybridmem.FusionRetriever": (FusionRetriever(retrievers=lang), "invoke", "ainvoke"),
-        "LlamaIndex QueryFusionRetriever (original)": (old, "retrieve", "aretrieve"),
-        "llamaindex_hybridmem.QueryFusionRetriever": (QueryFusionRetriever(llama, **how), "retrieve", "aretrieve"),
-        "llamaindex_hybridmem.FusionRetriever": (LlamaFusion(llama), "retrieve", "aretrieve"),
-    }  # fmt: skip
-    rows = []
-    for name, (retriever, at_once, on_loop) in rivals.items():
-        call, acall = getattr(retriever, at_once), getattr(retriever, on_loop)
-        sync = [wall(lambda call=call: call("?")) for _ in range(TIMES)]
-        later = [wall_and_stall(lambda acall=acall: acall("?")) for _ in range(TIMES)]
-        taken, stalls = zip(*later, strict=True)
-        stall = f"{statistics.median(stalls) * 1e3:.0f} ms ({max(stalls) * 1e3:.0f} ms)"
-        rows.append((name, f"{statistics.median(sync):.2f} s", f"{statistics.median(taken):.2f} s", stall))
-    return rows
-
-
 # --- output
 
 
@@ -252,7 +183,7 @@ def plot(ratios):
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 3.6))
+    figure, axes = plt.subplots(figsize=(9, 4.2))
     names = list(ratios)[::-1]
     bars = axes.barh(names, [ratios[name] for name in names], color="#3b7dd8")
     axes.bar_label(bars, fmt="%.2f", padding=3)
@@ -265,45 +196,66 @@ def plot(ratios):
 
 
 def fusing(sizes, *, fresh):
-    """Rows of a table, and the ratios behind them."""
-    rows, ratios = [], {}
+    """What each rival took, by what was measured."""
+    found = {}
     for size in sizes:
-        found = fuse_documents(size, fresh=fresh)
-        rows.append(row(f"2×{size} documents, against EnsembleRetriever", found))
-        ratios[f"LangChain, fuse 2×{size}"] = found["ours"] / found["theirs"]
-    for size in sizes:
-        found = fuse_nodes(size, fresh=fresh)
-        rows.append(row(f"2×{size} nodes, against QueryFusionRetriever", found))
-        ratios[f"LlamaIndex, fuse 2×{size}"] = found["ours"] / found["theirs"]
-    return rows, ratios
+        found[f"2×{size} documents, against EnsembleRetriever"] = fuse_documents(size, fresh=fresh)
+    for k, which in ((10, "top 10"), (None, "all")):
+        for size in sizes:
+            found[f"2×{size} nodes, {which}, against QueryFusionRetriever"] = fuse_nodes(size, k, fresh=fresh)
+    return found
+
+
+def remembered(ratios):
+    """The ratios of all interpreters that `--keep` was run on, this one's renewed."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    kept[".".join(platform.python_version_tuple()[:2])] = ratios
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    return kept
+
+
+def by_python(kept):
+    """A table of ratios, one column for each interpreter."""
+    versions = sorted(kept, key=lambda version: int(version.split(".")[1]))
+    names = list(kept[versions[-1]])
+    rows = [[name, *[f"{kept[version].get(name, float('nan')):.2f}" for version in versions]] for name in names]
+    return table(["ours / theirs", *[f"Python {version}" for version in versions]], rows)
+
+
+ABOUT = (
+    "Ours fuses with quality gate, source dedup and half-life; theirs merge ranks only. Half of the documents stand"
+    " in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts have 400 "
+    "characters. Documents are fused from lists to a ranked list of the same documents, as EnsembleRetriever does. "
+    "Nodes are fused from the retrievers' lists to a list of results: ours makes a new result object for each, with"
+    " its score and a receipt on demand, where QueryFusionRetriever writes its score into the objects that came in."
+    " Fresh objects are made for each call, as a store makes them: their strings have not been hashed yet, and "
+    "little of them is in the processor's cache. Drop-ins return the top 10 (LlamaIndex) or the whole union "
+    "(LangChain), as their originals do."
+)
 
 
 def main():
-    args = arguments(__doc__, sizes=SIZES)
-    rows, ratios = fusing(args.sizes, fresh=False)
-    fresh, _ = fusing(args.sizes, fresh=True)
-    header = ["fusing", "ours µs", "theirs µs", "ratio"]
-    parts = ["## Fusing", table(header, rows), "## Fusing fresh objects", table(header, fresh)]
-    calls = whole_calls()
-    for name, found in calls.items():
-        ratios[f"{name}, whole call"] = found["ours"] / found["theirs"]
-    native = calls["EnsembleRetriever.invoke"]["native, k=8, scores"]
-    whole = [row(f"{name}, drop-in", found) for name, found in calls.items()]
-    note = f"The native `FusionRetriever.invoke` with `k=8`, scores and merged metadata takes {native:.1f} µs."
-    parts += ["## Whole calls, two trivial retrievers of 20", table(["call", *header[1:]], whole), note]
-    stalls = table(["retriever", "sync", "async", "longest stall of a ticker"], slow_arms())
-    waits = f"Wall time, medians of {TIMES} calls; of the longest stalls the median and, in brackets, the worst."
-    parts += ["## Two retrievers of 0.2 s each", stalls, waits]
-    about = (
-        "Ours fuses with quality gate, source dedup and half-life; theirs merge ranks only. Half of the documents "
-        "stand in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts "
-        "have 400 characters. Fresh objects are made for each call, as a store makes them: their strings have not "
-        "been hashed yet, and little of them is in the processor's cache. Drop-ins return the top 10 (LlamaIndex) or "
-        "the whole union (LangChain), as their originals do. The Python version matters: 3.12 and 3.13 run "
-        "EnsembleRetriever's loops faster than 3.10 and 3.11 do, and there fusing documents with all three stages "
-        "costs 1.1 to 1.2 of its bare fusion; the other ratios stay as they are."
+    args = arguments(
+        __doc__, sizes=SIZES, flags={"keep": f"keep this interpreter's ratios in {KEPT.name} for the page"}
     )
-    parts = [about, "![ratios](fusion.png)", *parts]
+    again, fresh, calls = fusing(args.sizes, fresh=False), fusing(args.sizes, fresh=True), whole_calls()
+    header = ["ours µs", "theirs µs", "ratio"]
+    parts = [ABOUT, "![ratios](fusion.png)"]
+    parts += ["## Fusing", table(["fusing", *header], [row(*one) for one in again.items()])]
+    parts += ["## Fusing fresh objects", table(["fusing", *header], [row(*one) for one in fresh.items()])]
+    native = calls["EnsembleRetriever.invoke"]["native, k=8, scores"]
+    note = f"The native `FusionRetriever.invoke` with `k=8`, scores and merged metadata takes {native:.1f} µs."
+    whole = table(["call", *header], [row(f"{name}, drop-in", found) for name, found in calls.items()])
+    parts += ["## Whole calls, two trivial retrievers of 20", whole, note]
+    ratios = {name: found["ours"] / found["theirs"] for name, found in again.items()}
+    ratios |= {f"{name}, whole call": found["ours"] / found["theirs"] for name, found in calls.items()}
+    more = {f"{name}, fresh": found["ours"] / found["theirs"] for name, found in fresh.items()}
+    if args.write or args.keep:
+        kept = remembered({name: round(ratio, 3) for name, ratio in (ratios | more).items()})
+        parts += ["## By Python version", by_python(kept)]
+        parts += ["Each column by `python benchmarks/fusion.py --keep` under that interpreter, on this machine."]
+    if not args.keep:
+        parts += ["## Two retrievers of 0.2 s each", *slow_arms()]
     print("\n\n".join(parts))
     if args.write:
         plot(ratios)

@@ -29,6 +29,8 @@ _NO_FIELDS = frozenset({"text", "vector"})
 """Names that a reader answers from the item itself, not from its fields."""
 Union = tuple[list[str], list[Any], list[float], int]
 """Keys, items and scores of both lists, one after the other, and how many of them are the first list's."""
+WIDE = 4
+"""From how many times k on it pays to look which hits can still reach the best k."""
 _new = tuple.__new__
 """What a named tuple's own `__new__` calls."""
 _NOT_PLAIN: Any = None
@@ -181,7 +183,7 @@ def _by_columns(
     union: Union, alone: list[int], reader: Reader, recipe: Fusion, now: float, k: int | None
 ) -> dict[int, float]:
     """Dedup, then boost, each over a whole column."""
-    keys, items, totals, first = union
+    _, items, totals, first = union
     places: Collection[int] = [*range(first), *alone]
     if recipe.dedup is not None:
         places = _one_of_each(union, places, reader.column([items[i] for i in places], recipe.dedup.key))  # type: ignore[arg-type]
@@ -212,7 +214,7 @@ def _one_of_each(union: Union, places: list[int], sources: list[Any]) -> list[in
 
 def _within_reach(places: Collection[int], totals: list[float], fresh: float, k: int) -> Collection[int]:
     """The places that a boost of at most ×`fresh` can lift into the best k; the others' dates need no reading."""
-    if len(places) <= k:
+    if len(places) < WIDE * k:
         return places
     least = sorted([totals[i] for i in places], reverse=True)[k - 1]
     return [i for i in places if totals[i] * fresh >= least]

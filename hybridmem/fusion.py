@@ -181,7 +181,7 @@ class Fusion:
     def shares(self, scores: Sequence[float], /) -> list[float]:
         """The same for a whole ranking; the best is 1, whatever rounding made of it."""
         best = self._best
-        return [1.0 if (x := score / best) > ALMOST_ALL else x if x > ALMOST_NONE else ALMOST_NONE for score in scores]
+        return [1.0 if (x := score / best) > ALMOST_ALL else max(x, ALMOST_NONE) for score in scores]
 
     def _merge(self, lists: Sequence[ArmList], context: Context, *, placed: bool = False) -> Ranking:
         """One ranking of all lists. Places beyond an arm's own list decide in RRF and between equals (`placed`)."""

@@ -16,11 +16,13 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from hybridmem.fanout import Pace
+from hybridmem.fanout import INLINE_BELOW, Pace
 
-__all__ = ["ParentRetriever", "Patience", "RunManager", "child_config"]
+__all__ = ["Lane", "ParentRetriever", "Patience", "RunManager", "child_config"]
 
 HICCUP = 0.0001
+BUSY = 0.01
+"""Seconds that a busy machine may take a quick arm's turn away."""
 
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
@@ -107,3 +109,33 @@ def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm:
     child.pop("run_name", None)
     child.pop("run_id", None)
     return child  # type: ignore[return-value]
+
+
+class Lane:
+    """Whether all retrievers are so quick that threads would only cost: learned from how long they take."""
+
+    __slots__ = ("_paces", "_slow", "quick")
+
+    def __init__(self) -> None:
+        self.quick = False
+        self._slow = 0
+        self._paces: list[Patience] = []
+
+    def paces(self, count: int) -> list[Patience]:
+        """One pace for each retriever."""
+        if len(self._paces) != count:
+            self._paces = [Patience() for _ in range(count)]
+        return self._paces
+
+    def learn(self) -> None:
+        """After a fan-out: tell whether all of them are quick."""
+        self.quick = all(pace.seconds < INLINE_BELOW for pace in self._paces)
+
+    def took(self, seconds: float) -> None:
+        """After a turn without threads: one slow turn may be a hiccup of a busy machine, several are slow arms."""
+        if seconds < INLINE_BELOW:
+            self._slow = 0
+            return
+        self._slow += 2 if seconds > BUSY else 1
+        if self._slow > 3:  # noqa: PLR2004  two that plainly waited, or four that took long
+            self.quick, self._slow, self._paces = False, 0, []

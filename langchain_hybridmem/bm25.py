@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
@@ -17,6 +17,7 @@ from hybridmem.indexes.lexical import WEIGHTS, check_k
 from hybridmem.shelf import Engine, Shelf, Words
 from langchain_hybridmem._conversion import to_document, with_metadata
 from langchain_hybridmem._filtering import check_of
+from langchain_hybridmem._settings import asked_of, clear_errors, documents_of_texts, refuse_unknown
 
 __all__ = ["BM25Retriever"]
 
@@ -73,12 +74,8 @@ class BM25Retriever(BaseRetriever):
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
             words = _checked(type(self), settings)
-            try:
+            with clear_errors():
                 super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
             if self.memory is None:
                 self._shelf = Shelf.at(self.persist_path, words, write=_plain, read=_document)
                 self._shelf.begin(self._rows(self.documents or []))
@@ -95,13 +92,7 @@ class BM25Retriever(BaseRetriever):
         **settings: Any,
     ) -> Self:
         """Over texts, with metadata and ids when given."""
-        texts = list(texts)
-        more = [{} for _ in texts] if metadatas is None else [dict(one) for one in metadatas]
-        names = [None] * len(texts) if ids is None else list(ids)
-        if not len(texts) == len(more) == len(names):
-            raise ConfigError(f"{len(texts)} texts, {len(more)} metadatas, {len(names)} ids: give one for each text")
-        rows = zip(texts, more, names, strict=True)
-        return cls(documents=[Document(text, metadata=one, id=name) for text, one, name in rows], **settings)
+        return cls(documents=documents_of_texts(texts, metadatas, ids), **settings)
 
     @classmethod
     def from_documents(cls: type[Self], documents: Iterable[Document], **settings: Any) -> Self:
@@ -191,15 +182,8 @@ class BM25Retriever(BaseRetriever):
         return [_shown(item, score, asked) for item, score in found]
 
     def _asked(self, said: dict[str, Any]) -> dict[str, Any]:
-        for name in said:
-            if name not in _CALL:
-                raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
-        given = {name: value for name, value in said.items() if value is not None}
-        asked = {**{name: getattr(self, name) for name in _CALL}, **given}
+        asked = asked_of(self, _CALL, said)
         check_k(asked["k"])
-        for name in _OF_MEMORY:
-            if asked[name] is not None and self.memory is None:
-                raise ConfigError(f"{name} = {asked[name]!r}: only a memory understands {name!r}")
         return asked
 
 
@@ -242,10 +226,7 @@ _OF_WORDS = {
 
 
 def _checked(cls: type[BM25Retriever], settings: Mapping[str, Any]) -> Words:
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"BM25Retriever has no setting {name!r}: the settings are {', '.join(known)}")
+    refuse_unknown(cls, settings)
     words = {ours: settings[name] for name, ours in _OF_WORDS.items() if settings.get(name) is not None}
     if settings.get("memory") is not None:
         own = [*(name for name in _OF_WORDS if settings.get(name) is not None)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,17 +17,16 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from pydantic import PrivateAttr, model_validator
 
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import INLINE_BELOW, Job, Outcome, arun, check_policy, run, settle
+from hybridmem.fanout import Job, Outcome, arun, check_policy, run, settle
 from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
-from langchain_hybridmem._runs import ParentRetriever, Patience, RunManager, child_config
+from langchain_hybridmem._runs import Lane, ParentRetriever, RunManager, child_config
+from langchain_hybridmem._settings import check_k
 
 __all__ = ["EnsembleRetriever"]
 
 _TEXT = attrgetter("page_content")
 _CALL = ("k", "filter")
-HICCUP = 0.01
-"""Seconds that a busy machine may take a quick arm's turn away."""
 
 
 class EnsembleRetriever(ParentRetriever):
@@ -56,7 +55,7 @@ class EnsembleRetriever(ParentRetriever):
     timeout: float | None = None
     """Seconds that each retriever may take."""
 
-    _lane: _Lane = PrivateAttr(default_factory=lambda: _Lane())  # noqa: PLW0108  defined below
+    _lane: Lane = PrivateAttr(default_factory=Lane)
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
@@ -159,7 +158,7 @@ class EnsembleRetriever(ParentRetriever):
         return self.filter is None and self.timeout is None and self.on_error == "raise"
 
     def _in_turn(
-        self, lane: _Lane, query: str, run: CallbackManagerForRetrieverRun, config: RunnableConfig
+        self, lane: Lane, query: str, run: CallbackManagerForRetrieverRun, config: RunnableConfig
     ) -> list[list[Document]]:
         """Retrievers that answer faster than a thread starts, without any ceremony."""
         started = time.perf_counter()
@@ -194,7 +193,7 @@ class EnsembleRetriever(ParentRetriever):
         cut = self.k if k is None else k
         if cut is None:
             return found
-        _check_k(cut)
+        check_k(cut)
         return found[:cut]
 
     # --- fusing
@@ -205,22 +204,16 @@ class EnsembleRetriever(ParentRetriever):
             raise ValueError("Number of rank lists must be equal to the number of weights.")
         columns = self._keys(doc_lists)
         first: dict[Any, Document] = {}
-        twice = False
-        for keys, documents in zip(reversed(columns), reversed(doc_lists), strict=True):
-            own = dict(zip(keys, documents, strict=True))
-            if len(own) != len(keys):
-                own, twice = dict(zip(reversed(keys), reversed(documents), strict=True)), True
-            first.update(own)
         scores: dict[Any, float] = {}
-        have = scores.get
-        for keys, weight in zip(columns, self.weights, strict=True):
+        for keys, documents, weight in zip(columns, doc_lists, self.weights, strict=True):
             shares = _shares(len(keys), weight, self.c)
-            ranked = _once(keys, shares) if twice else zip(keys, shares, strict=True)
-            if scores:
-                for key, share in ranked:
-                    scores[key] = have(key, 0.0) + share
-            else:
-                scores.update(ranked)
+            once = len(set(keys)) == len(keys)
+            for key, document, share in zip(keys, documents, shares) if once else _once(keys, documents, shares):  # noqa: B905
+                if key in scores:
+                    scores[key] += share
+                else:
+                    scores[key] = share
+                    first[key] = document
         order = sorted(scores, key=scores.__getitem__, reverse=True)
         found = list(map(first.__getitem__, order))
         if not (self.with_scores or self.merge_metadata):
@@ -253,42 +246,14 @@ class EnsembleRetriever(ParentRetriever):
         return [with_metadata(document, dict(merged[key])) for key, document in zip(order, found, strict=True)]
 
 
-class _Lane:
-    """Whether all retrievers are so quick that threads would only cost: learned from how long they take."""
-
-    __slots__ = ("_paces", "_slow", "quick")
-
-    def __init__(self) -> None:
-        self.quick = False
-        self._slow = 0
-        self._paces: list[Patience] = []
-
-    def paces(self, count: int) -> list[Patience]:
-        """One pace for each retriever."""
-        if len(self._paces) != count:
-            self._paces = [Patience() for _ in range(count)]
-        return self._paces
-
-    def learn(self) -> None:
-        """After a fan-out: tell whether all of them are quick."""
-        self.quick = all(pace.seconds < INLINE_BELOW for pace in self._paces)
-
-    def took(self, seconds: float) -> None:
-        """After a turn without threads: one slow turn may be a hiccup of a busy machine, several are slow arms."""
-        if seconds < INLINE_BELOW:
-            self._slow = 0
-            return
-        self._slow += 2 if seconds > HICCUP else 1
-        if self._slow > 3:  # noqa: PLR2004  two that plainly waited, or four that took long
-            self.quick, self._slow, self._paces = False, 0, []
-
-
-def _once(keys: Sequence[Any], shares: Sequence[float]) -> list[tuple[Any, float]]:
+def _once(
+    keys: Sequence[Any], documents: Sequence[Document], shares: Sequence[float]
+) -> Iterable[tuple[Any, Document, float]]:
     """A document that stands twice in one list counts once, where it stands best."""
-    best: dict[Any, float] = {}
-    for key, share in zip(keys, shares, strict=True):
-        best.setdefault(key, share)
-    return list(best.items())
+    best: dict[Any, tuple[Any, Document, float]] = {}
+    for row in zip(keys, documents, shares, strict=True):
+        best.setdefault(row[0], row)
+    return best.values()
 
 
 @lru_cache(maxsize=256)
@@ -307,10 +272,5 @@ def _check(settings: Mapping[str, Any]) -> None:
     c = settings.get("c", 60)
     if isinstance(c, int | float) and not (math.isfinite(c) and c >= 0):
         raise ConfigError(f"c = {c!r} is not allowed: c is a number from 0 up")
-    _check_k(settings.get("k"))
+    check_k(settings.get("k"))
     check_policy(settings.get("on_error", "raise"), settings.get("timeout"))
-
-
-def _check_k(k: Any) -> None:
-    if k is not None and (not isinstance(k, int) or k < 1):
-        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up, or None for all")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,15 +11,16 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
 from hybridmem.fanout import OnError, check_policy
 from hybridmem.shaping import shaped
-from langchain_hybridmem._arms import arms_of
+from langchain_hybridmem._arms import Arm, arms_of
 from langchain_hybridmem._asking import Asked, Found, Panel, adrive, ask, drive
 from langchain_hybridmem._runs import ParentRetriever, RunManager
+from langchain_hybridmem._settings import check_k, clear_errors, refuse_unknown
 
 __all__ = ["FusionRetriever"]
 
@@ -92,12 +93,8 @@ class FusionRetriever(ParentRetriever):
             panel = _panel(_known(type(self), settings))
             if panel.memory is None or panel.recipe is not None:
                 settings = {**settings, "c": panel.fusion.c, "mode": panel.fusion.mode}
-            try:
+            with clear_errors():
                 super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
             self._panel = panel
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -177,7 +174,7 @@ class FusionRetriever(ParentRetriever):
         said = {name: getattr(self, name) for name in _CALL}
         said.update({name: value for name, value in kwargs.items() if value is not None})
         if "k" in kwargs:
-            _check_k(said["k"])
+            check_k(said["k"])
         if kwargs.get("search_kwargs"):
             said["search_kwargs"] = _joined(self.search_kwargs, kwargs["search_kwargs"], self._panel)
         return Asked(query, run, config, explain=explain, **said)
@@ -215,11 +212,8 @@ def _noted(found: Found, note: Note | None) -> list[Document]:
 
 
 def _known(cls: type[FusionRetriever], settings: Mapping[str, Any]) -> dict[str, Any]:
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"FusionRetriever has no setting {name!r}: the settings are {', '.join(known)}")
-    return {name: settings.get(name) for name in known}
+    refuse_unknown(cls, settings)
+    return {name: settings.get(name) for name in cls.model_fields}
 
 
 def _panel(given: Mapping[str, Any]) -> Panel:
@@ -227,7 +221,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     shape = {name: given[name] for name in _SHAPE}
     on_error: OnError = given["on_error"] or "raise"
     _check_policy(on_error, given["timeout"])
-    _check_k(given["k"])
+    check_k(given["k"])
     if given["memory"] is not None:
         return _memory_panel(given, shape, on_error)
     arms = arms_of(given["retrievers"] or [])
@@ -236,6 +230,8 @@ def _panel(given: Mapping[str, Any]) -> Panel:
         raise ConfigError("retrievers = [] is not allowed: give at least one retriever, or a memory")
     fusion = shaped(given["recipe"], **shape)
     fusion.weights_for(names)
+    if isinstance(given["timeout"], Mapping):
+        _check_names("timeout", given["timeout"], arms)
     panel = Panel(fusion, arms, None, None, given["id_key"], on_error, given["timeout"], given["clock"])
     _joined({}, given["search_kwargs"] or {}, panel)
     return panel
@@ -253,22 +249,23 @@ def _memory_panel(given: Mapping[str, Any], shape: Mapping[str, Any], on_error: 
     return Panel(recipe or memory.recipe, (), memory, recipe, None, on_error, given["timeout"])
 
 
+def _check_names(setting: str, given: Iterable[str], arms: Sequence[Arm]) -> None:
+    names = [arm.name for arm in arms]
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"{setting} names unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
+
+
 def _check_policy(on_error: str, timeout: Any) -> None:
     for seconds in timeout.values() if isinstance(timeout, Mapping) else [timeout]:
         check_policy(on_error, seconds)
-
-
-def _check_k(k: Any) -> None:
-    if k is not None and (not isinstance(k, int) or k < 1):
-        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up, or None for all")
 
 
 def _joined(
     before: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]], panel: Panel
 ) -> dict[str, dict[str, Any]]:
     """Each arm's keywords, those of the call over those of the set-up."""
-    names = [arm.name for arm in panel.arms]
-    for name in said:
-        if name not in names:
-            raise ConfigError(f"search_kwargs name unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
+    if not isinstance(said, Mapping) or not all(isinstance(own, Mapping) for own in said.values()):
+        raise ConfigError(f"search_kwargs = {said!r} is not allowed: keywords by arm, such as {{'vector': {{'k': 5}}}}")
+    _check_names("search_kwargs", said, panel.arms)
     return {name: {**before.get(name, {}), **said.get(name, {})} for name in {**before, **said}}

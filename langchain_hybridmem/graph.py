@@ -9,12 +9,11 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import RunnableConfig
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from hybridmem.association import (
     Call,
     Corpus,
-    Found,
     Linked,
     Reach,
     Steps,
@@ -26,11 +25,12 @@ from hybridmem.association import (
     ranks,
 )
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.graph import GraphSettings, ids_in
-from hybridmem.types import Memory
+from hybridmem.indexes.graph import GraphSettings
 from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
-from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
+from langchain_hybridmem._conversion import DocumentReader, to_document
 from langchain_hybridmem._filtering import check_of
+from langchain_hybridmem._linking import bare, linked, pointing, shown
+from langchain_hybridmem._settings import asked_of, clear_errors, refuse_unknown
 
 __all__ = ["GraphRetriever"]
 
@@ -90,12 +90,8 @@ class GraphRetriever(BaseRetriever):
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
             _check(type(self), settings)
-            try:
+            with clear_errors():
                 super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
             if self.seed is not None:
                 self._arm = arms_of([self.seed])[0]
             if self.documents is not None:
@@ -158,25 +154,17 @@ class GraphRetriever(BaseRetriever):
         said = {"k": k, "filter": filter, "hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
         asked = self._asked({**unknown, **said, "with_scores": with_scores})
         steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
-        return _documents(drive(steps), with_scores=asked["with_scores"])
+        return shown(drive(steps), with_scores=asked["with_scores"])
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **said: Any
     ) -> list[Document]:
         asked = self._asked(said)
         steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
-        return _documents(await adrive(steps), with_scores=asked["with_scores"])
+        return shown(await adrive(steps), with_scores=asked["with_scores"])
 
     def _asked(self, said: dict[str, Any]) -> dict[str, Any]:
-        for name in said:
-            if name not in _CALL:
-                raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
-        given = {name: value for name, value in said.items() if value is not None}
-        asked = {**{name: getattr(self, name) for name in _CALL}, **given}
-        for name in ("as_of", "namespace"):
-            if asked[name] is not None and self.memory is None:
-                raise ConfigError(f"{name} = {asked[name]!r}: only a memory understands {name!r}")
-        return asked
+        return asked_of(self, _CALL, said)
 
     def _steps(self, query: str, asked: dict[str, Any], config: RunnableConfig) -> Steps:
         check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
@@ -213,8 +201,8 @@ class GraphRetriever(BaseRetriever):
         return ranks(keys, brought.scores)
 
     def _start(self, brought: Brought) -> tuple[list[Linked], dict[str, float]]:
-        linked = self._pointing(_bare(brought))
-        return linked, ranks([one.memory.id for one in linked], brought.scores)
+        start = self._points(bare(brought))
+        return start, ranks([one.memory.id for one in start], brought.scores)
 
     def _fetch(self, ids: list[str]) -> Call:
         store = self.store
@@ -224,84 +212,24 @@ class GraphRetriever(BaseRetriever):
             now, later = store.mget, getattr(store, "amget", None)
         else:
             now, later = store, None
-        plain = Call.of(lambda: self._pointing([found for found in now(ids) if found is not None]))
+        plain = Call.of(lambda: self._points([found for found in now(ids) if found is not None]))
         if later is None:
             return plain
 
         async def wait() -> list[Linked]:
-            return self._pointing([found for found in await later(ids) if found is not None])
+            return self._points([found for found in await later(ids) if found is not None])
 
         return plain._replace(later=wait)
 
-    def _pointing(self, documents: Sequence[Document]) -> list[Linked]:
-        """Documents with the ids they list: all that counts where neighbours are fetched."""
-        keys = DocumentReader(self.id_key).keys(documents)
-        return [
-            Linked(Memory("", id=key, metadata=self._links(document)), document)
-            for key, document in zip(keys, documents, strict=True)
-        ]
-
-    def _links(self, document: Document) -> dict[str, list[str]]:
-        names = [self.links_key] if isinstance(self.links_key, str) else self.links_key
-        links = [one for name in names for one in ids_in(document.metadata.get(name))]
-        return {"links": links} if links else {}
+    def _points(self, documents: Sequence[Document]) -> list[Linked]:
+        return pointing(documents, id_key=self.id_key, links_key=self.links_key)
 
     def _linked(self, documents: Sequence[Document]) -> list[Linked]:
-        """Documents with all that the graph and BM25 need to know of them."""
-        found = []
-        for key, document in zip(DocumentReader(self.id_key).keys(documents), documents, strict=True):
-            memory, thread = to_memory(document), document.metadata.get(self.thread_key)
-            node = Memory(
-                memory.text,
-                id=key,
-                title=memory.title,
-                tags=memory.tags,
-                thread=None if thread is None else str(thread),
-                entities=memory.entities,
-                created_at=memory.created_at,
-                metadata=self._links(document),
-            )
-            found.append(Linked(node, document))
-        return found
-
-
-def _bare(brought: Brought) -> list[Document]:
-    """A seed's documents without the score we asked it to put into the metadata."""
-    if not brought.marked:
-        return brought.documents
-    hidden = ("score", "hybridmem")
-    return [
-        with_metadata(document, {name: value for name, value in document.metadata.items() if name not in hidden})
-        for document in brought.documents
-    ]
-
-
-def _documents(found: Sequence[Found], *, with_scores: bool) -> list[Document]:
-    if not with_scores:
-        return [one.item for one in found]
-    return [
-        with_metadata(
-            document,
-            {
-                **document.metadata,
-                "score": won.value,
-                "hybridmem": {
-                    "activation": won.value,
-                    "hops": won.hops,
-                    "path": list(won.path),
-                    "line": line,
-                },
-            },
-        )
-        for document, won, line in found
-    ]
+        return linked(documents, id_key=self.id_key, thread_key=self.thread_key, links_key=self.links_key)
 
 
 def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"GraphRetriever has no setting {name!r}: the settings are {', '.join(known)}")
+    refuse_unknown(cls, settings)
     given = [name for name in ("memory", "documents", "store") if settings.get(name) is not None]
     if len(given) != 1:
         told = " and ".join(given) or "none"

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from langchain_core.vectorstores import VectorStore
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from hybridmem.embed import as_embedder
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.indexes.lexical import check_k
-from hybridmem.indexes.texts import FoundText, Row, Texts, open_texts, row_id
-from langchain_hybridmem._conversion import to_document, with_metadata
-from langchain_hybridmem._filtering import Check, store_filter
-from langchain_hybridmem._scores import Scored, asimilarities, similarities
+from hybridmem.indexes.texts import Texts, open_texts
+from langchain_hybridmem._scores import asimilarities, similarities
+from langchain_hybridmem._settings import asked_of, clear_errors, documents_of_texts, refuse_unknown
+from langchain_hybridmem._vectors import Asked, Wide, shown_memories, shown_texts, to_row
 
 __all__ = ["VectorRetriever"]
 
 Self = TypeVar("Self", bound="VectorRetriever")
 _CALL = ("k", "filter", "score_threshold", "with_scores", "as_of", "namespace")
-_OF_MEMORY = ("as_of", "namespace")
-_WIDER = 4
 
 
 class VectorRetriever(BaseRetriever):
@@ -67,12 +65,8 @@ class VectorRetriever(BaseRetriever):
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
             _check_settings(type(self), settings)
-            try:
+            with clear_errors():
                 super().__init__(**settings)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
 
     # --- ways in
 
@@ -87,14 +81,7 @@ class VectorRetriever(BaseRetriever):
         **settings: Any,
     ) -> Self:
         """Over texts, with metadata and ids when given; see `from_documents`."""
-        texts = list(texts)
-        more = [{} for _ in texts] if metadatas is None else [dict(one) for one in metadatas]
-        names = [None] * len(texts) if ids is None else list(ids)
-        if not len(texts) == len(more) == len(names):
-            raise ConfigError(f"{len(texts)} texts, {len(more)} metadatas, {len(names)} ids: give one for each text")
-        rows = zip(texts, more, names, strict=True)
-        documents = [Document(text, metadata=one, id=name) for text, one, name in rows]
-        return cls.from_documents(documents, embedding, **settings)
+        return cls.from_documents(documents_of_texts(texts, metadatas, ids), embedding, **settings)
 
     @classmethod
     def from_documents(
@@ -119,7 +106,7 @@ class VectorRetriever(BaseRetriever):
         kept = open_texts(as_embedder(embedding), **where, collection_name=collection_name)
         try:
             retriever = cls(texts=kept, **settings)
-            kept.put([_row(document) for document in documents])
+            kept.put([to_row(document) for document in documents])
         except BaseException:
             kept.close()
             raise
@@ -136,7 +123,7 @@ class VectorRetriever(BaseRetriever):
         """Add documents, or replace those of the same id; gives the ids to delete them by."""
         if self.vectorstore is not None:
             return self.vectorstore.add_documents(list(documents))
-        return self._own().put([_row(document) for document in documents])
+        return self._own().put([to_row(document) for document in documents])
 
     async def aadd_documents(self, documents: Sequence[Document], /) -> list[str]:
         """The same without blocking the event loop."""
@@ -185,11 +172,11 @@ class VectorRetriever(BaseRetriever):
         said = {"k": k, "filter": filter, "score_threshold": score_threshold, "with_scores": with_scores}
         asked = self._asked({**unknown, **said, "as_of": as_of, "namespace": namespace})
         if self.memory is not None:
-            return _from_memory(self.memory.search_arm("vector", query, **asked.to_memory()), asked)
+            return shown_memories(self.memory.search_arm("vector", query, **asked.to_memory()), asked)
         if self.vectorstore is None:
             plain, check = asked.for_texts()
-            return _from_texts(self._own().search(query, k=asked.k, filter=plain, check=check), asked)
-        wide = _Wide(self.vectorstore, asked, self.search_kwargs)
+            return shown_texts(self._own().search(query, k=asked.k, filter=plain, check=check), asked)
+        wide = Wide(self.vectorstore, asked, self.search_kwargs)
         while wide.more:
             wide.take(similarities(self.vectorstore, query, **wide.keywords))
         return wide.documents
@@ -206,116 +193,23 @@ class VectorRetriever(BaseRetriever):
         if self.memory is not None:
             memory = self.memory
             results = await memory.asearch_arm("vector", query, **asked.to_memory())
-            return _from_memory(results, asked)
+            return shown_memories(results, asked)
         if self.vectorstore is None:
             plain, check = asked.for_texts()
-            return _from_texts(await self._own().asearch(query, k=asked.k, filter=plain, check=check), asked)
-        wide = _Wide(self.vectorstore, asked, self.search_kwargs)
+            return shown_texts(await self._own().asearch(query, k=asked.k, filter=plain, check=check), asked)
+        wide = Wide(self.vectorstore, asked, self.search_kwargs)
         while wide.more:
             wide.take(await asimilarities(self.vectorstore, query, **wide.keywords))
         return wide.documents
 
-    def _asked(self, said: dict[str, Any]) -> _Asked:
-        for name in said:
-            if name not in _CALL:
-                raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
-        given = {name: value for name, value in said.items() if value is not None}
-        asked = _Asked(**{**{name: getattr(self, name) for name in _CALL}, **given})
+    def _asked(self, said: dict[str, Any]) -> Asked:
+        asked = Asked(**asked_of(self, _CALL, said))
         check_k(asked.k)
-        for name in _OF_MEMORY:
-            if getattr(asked, name) is not None and self.memory is None:
-                raise ConfigError(f"{name} = {getattr(asked, name)!r}: only a memory understands {name!r}")
         return asked
 
 
-class _Asked(NamedTuple):
-    """One question's settings: what was said in the call, else what was set up."""
-
-    k: int
-    filter: Any
-    score_threshold: float | None
-    with_scores: bool
-    as_of: Any
-    namespace: str | None
-
-    def to_memory(self) -> dict[str, Any]:
-        """What a memory's arm is told."""
-        told = {"k": self.k, "filter": self.filter, "as_of": self.as_of, "namespace": self.namespace}
-        return {name: value for name, value in told.items() if value is not None}
-
-    def for_texts(self) -> tuple[Any, Any]:
-        """The filter in our language, or a function of the document as a check."""
-        if not callable(self.filter):
-            return self.filter, None
-        check = self.filter
-        return None, lambda found: check(_document(found))
-
-    def shown(self, document: Document, score: float | None) -> Document:
-        """The document, on a copy with its score when that was asked for."""
-        if not self.with_scores or score is None:
-            return document
-        return with_metadata(document, {**document.metadata, "score": score})
-
-    def passes(self, score: float | None) -> bool:
-        """Whether a result is similar enough."""
-        if self.score_threshold is None:
-            return True
-        if score is None:
-            raise ConfigError(f"score_threshold = {self.score_threshold!r}: this vector store gives no scores")
-        return score >= self.score_threshold
-
-
-class _Wide:
-    """Asks a vector store wider and wider, while a filter that it does not know leaves fewer than k."""
-
-    def __init__(self, vectorstore: VectorStore, asked: _Asked, more: Mapping[str, Any]) -> None:
-        self._asked = asked
-        self._check: Check | None = None
-        self._k, self.more = asked.k, True
-        self._kept: Scored = []
-        told: Any = None
-        if asked.filter is not None:
-            told, self._check = store_filter(vectorstore, asked.filter)
-        self._told = {**more, **({} if told is None else {"filter": told})}
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {**self._told, "k": self._k}
-
-    def take(self, found: Scored) -> None:
-        check, asked = self._check, self._asked
-        kept = [pair for pair in found if check is None or check(pair[0])]
-        self.more = check is not None and len(kept) < asked.k and len(found) >= self._k
-        self._k *= _WIDER
-        self._kept = kept[: asked.k]
-
-    @property
-    def documents(self) -> list[Document]:
-        return [self._asked.shown(document, score) for document, score in self._kept if self._asked.passes(score)]
-
-
-def _from_texts(found: Sequence[FoundText], asked: _Asked) -> list[Document]:
-    return [asked.shown(_document(one), one.score) for one in found if asked.passes(one.score)]
-
-
-def _from_memory(results: Sequence[Any], asked: _Asked) -> list[Document]:
-    return [asked.shown(to_document(one.memory), one.score) for one in results if asked.passes(one.score)]
-
-
-def _document(found: FoundText) -> Document:
-    return Document(found.text, metadata=found.metadata, id=found.id)
-
-
-def _row(document: Document) -> Row:
-    key = document.id or row_id(document.page_content, document.metadata)
-    return Row(key, document.page_content, document.metadata)
-
-
 def _check_settings(cls: type[VectorRetriever], settings: Mapping[str, Any]) -> None:
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"VectorRetriever has no setting {name!r}: the settings are {', '.join(known)}")
+    refuse_unknown(cls, settings)
     given = [name for name in ("vectorstore", "memory", "texts") if settings.get(name) is not None]
     if len(given) != 1:
         raise ConfigError(

@@ -14,17 +14,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
+from llama_index.core.schema import BaseNode, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
-from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import INLINE_BELOW, Job, OnError, Outcome, Pace, settle
+from hybridmem.errors import ConfigError
+from hybridmem.fanout import INLINE_BELOW, Job, Pace
 from hybridmem.filters import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import both, to_metadata_filters
-from llamaindex_hybridmem._results import FusedNode
 
-__all__ = ["Arm", "Wish", "arms_of", "copied", "is_natively_async", "nodes_of", "settled"]
+__all__ = ["Arm", "Wish", "arms_of", "copied", "is_natively_async"]
 
 Check = Callable[[BaseNode], bool]
 _NAMES = {
@@ -39,9 +38,6 @@ _WAITS = 0.002
 """An arm that takes longer than this is slow, whatever it does meanwhile."""
 _INLINE = INLINE_BELOW / 0.001
 """Scales our millisecond to the fan-out's bound."""
-_RESULTS = frozenset({NodeWithScore, FusedNode})
-"""What retrievers mostly give: known by a look at the type alone."""
-_FOLLOWERS = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
 
 
 class ArmPace(Pace):
@@ -254,42 +250,3 @@ def check_of(filter: Mapping[str, Any], /) -> Check:
     return lambda node: matches(
         {"id": node.id_, "text": node_text(node), "source_id": node_source(node), **node.metadata}
     )
-
-
-def nodes_of(value: Any, arm: str, /) -> list[NodeWithScore]:
-    """An arm's answer as a list of nodes; anything else is an error that says so."""
-    if type(value) is list and _RESULTS.issuperset(map(type, value)):
-        return value
-    if isinstance(value, list | tuple) and all(isinstance(item, NodeWithScore) for item in value):
-        return list(value)
-    kind = "None" if value is None else f"a {type(value).__name__}"
-    if isinstance(value, list | tuple):
-        odd = next(item for item in value if not isinstance(item, NodeWithScore))
-        kind = f"a list with a {type(odd).__name__}"
-    raise ArmError(f"arm {arm!r} returned {kind}: a retriever returns a list of NodeWithScore", arm=arm)
-
-
-def settled(outcomes: Sequence[Outcome], /, *, on_error: OnError, wrap: bool) -> dict[str, str]:
-    """Apply the failure policy; an arm that returned None, over which LlamaIndex stumbles, is told plainly."""
-    clear = [_clear(outcome) for outcome in outcomes]
-    if on_error == "raise":
-        for outcome in clear:
-            if isinstance(outcome.error, ArmError):
-                raise outcome.error
-    return settle(clear, on_error=on_error, wrap=wrap)
-
-
-def _clear(outcome: Outcome) -> Outcome:
-    trace = outcome.error.__traceback__ if isinstance(outcome.error, TypeError) else None
-    if trace is None:
-        return outcome
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    frame = trace.tb_frame
-    if frame.f_code.co_name not in _FOLLOWERS or frame.f_locals.get("nodes", ()) is not None:
-        return outcome
-    error = ArmError(
-        f"arm {outcome.name!r} returned None: a retriever returns a list of NodeWithScore", arm=outcome.name
-    )
-    error.__cause__ = outcome.error
-    return outcome._replace(error=error)

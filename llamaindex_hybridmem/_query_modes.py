@@ -7,6 +7,8 @@ equal weight is 1/60 + 1/60. Every mode takes the lists in the order in which th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from llama_index.core.schema import BaseNode, NodeWithScore, TextNode
@@ -34,12 +36,11 @@ def identities(lists: Sequence[Sequence[NodeWithScore]], /) -> list[list[str]]:
     Ids alone decide unless two of them share a text, as when two indexes were built from the same files.
     """
     columns = [[found.node.id_ for found in nodes] for nodes in lists]
-    holder: dict[str, str] = {}
-    shared = False
-    for nodes, keys in zip(lists, columns, strict=True):
-        for found, key in zip(nodes, keys, strict=True):
-            shared = shared or holder.setdefault(node_text(found.node), key) != key
-    return _joined(lists, columns) if shared else columns
+    texts: list[str] = []
+    for nodes in lists:
+        texts += [node.text if type(node := found.node) is TextNode else node_text(node) for found in nodes]
+    holders = set(zip(texts, chain.from_iterable(columns), strict=True))
+    return columns if len(holders) == len(set(texts)) else _joined(lists, columns)
 
 
 def _joined(lists: Sequence[Sequence[NodeWithScore]], columns: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -72,16 +73,23 @@ def reciprocal_rerank(lists: Sequence[Listed], _queries: int, /) -> Scored:
     A node that its retriever scored 0 although it scored others above 0 is padding, not a hit, and adds nothing.
     """
     totals: dict[str, float] = {}
-    latest: dict[str, BaseNode] = {}
+    latest: dict[str, NodeWithScore] = {}
     for nodes, keys, _, factor in lists:
         scores = [found.score or 0.0 for found in nodes]
-        padded = max(scores, default=0.0) > 0
-        for rank, i in enumerate(sorted(range(len(scores)), key=scores.__getitem__, reverse=True)):
+        padded = 0.0 in scores and max(scores) > 0
+        order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        for i, share in zip(order, _rank_shares(len(order), factor)):  # noqa: B905
             key = keys[i]
-            share = 0.0 if padded and nodes[i].score == 0 else factor / (rank + C)
-            totals[key] = totals.get(key, 0.0) + share
-            latest[key] = nodes[i].node
-    return [(latest[key], totals[key]) for key in sorted(totals, key=totals.__getitem__, reverse=True)]
+            latest[key] = nodes[i]
+            if padded and nodes[i].score == 0:
+                share = 0.0  # noqa: PLW2901
+            totals[key] = totals[key] + share if key in totals else share
+    return [(latest[key].node, totals[key]) for key in sorted(totals, key=totals.__getitem__, reverse=True)]
+
+
+@lru_cache(maxsize=256)
+def _rank_shares(count: int, factor: float) -> list[float]:
+    return [factor / (rank + C) for rank in range(count)]
 
 
 def relative_score(lists: Sequence[Listed], queries: int, /) -> Scored:

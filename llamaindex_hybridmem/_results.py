@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from hybridmem.explain import Explanation, Receipt
 
-__all__ = ["FusedNode", "Why", "fused_nodes", "notes_of"]
+__all__ = ["FusedNode", "Why", "fused_nodes", "notes_of", "scored_nodes"]
 
 _WHY = "_why"
 
@@ -68,28 +68,33 @@ class FusedNode(NodeWithScore):
         self.__dict__.setdefault(_WHY, state["__dict__"].get(_WHY))
 
 
-_new, _set = FusedNode.__new__, object.__setattr__
-_FIELDS = {"node", "score"}
-_PLAIN = FusedNode.model_fields.keys() == _FIELDS and not FusedNode.__private_attributes__
-"""Whether a result is a node and a score and nothing else, as ever, so that it can be put together by hand."""
-
-
 def fused_nodes(nodes: Sequence[BaseNode], scores: Sequence[float], why: Why, /) -> list[NodeWithScore]:
-    """Results over these nodes; what came in is never changed.
+    """Results over these nodes that can say why; what came in is never changed.
 
-    The nodes were checked when their retriever made them, so they are not checked again: this is what pydantic's
-    `model_construct` does, in a third of its time. The explanation lies beside the fields, as a cached property
-    would: never dumped, never compared.
+    The explanation lies beside the fields, as a cached property would: never dumped, never compared.
     """
-    if not _PLAIN:
-        checked = [FusedNode(node=node, score=score) for node, score in zip(nodes, scores, strict=True)]
-        for one in checked:
-            one.__dict__[_WHY] = why
-        return list(checked)
+    rows = zip(nodes, scores, strict=True)
+    return _put_together(FusedNode, [{"node": node, "score": score, _WHY: why} for node, score in rows])
+
+
+def scored_nodes(rows: Iterable[tuple[BaseNode, float | None]], /) -> list[NodeWithScore]:
+    """Plain results over these nodes, as LlamaIndex's own retrievers give them."""
+    return _put_together(NodeWithScore, [{"node": node, "score": score} for node, score in rows])
+
+
+_new, _set = object.__new__, object.__setattr__
+_FIELDS = {"node", "score"}
+
+
+def _put_together(kind: type[NodeWithScore], states: Iterable[dict[str, Any]]) -> list[NodeWithScore]:
+    """What pydantic's `model_construct` does, in a third of its time.
+
+    The nodes were checked when their retriever made them; to check each again costs as much as ranking it.
+    """
     made: list[NodeWithScore] = []
-    for node, score in zip(nodes, scores, strict=True):
-        one = _new(FusedNode)
-        _set(one, "__dict__", {"node": node, "score": score, _WHY: why})
+    for state in states:
+        one = _new(kind)
+        _set(one, "__dict__", state)
         _set(one, "__pydantic_fields_set__", _FIELDS)
         _set(one, "__pydantic_extra__", None)
         _set(one, "__pydantic_private__", None)
@@ -116,4 +121,4 @@ class _Notes(Mapping[str, str]):
 
 def notes_of(nodes: Sequence[NodeWithScore], /) -> Mapping[str, str] | None:
     """The notes for an arm's list, when it brought results that can say why."""
-    return _Notes(nodes) if nodes and isinstance(nodes[0], FusedNode) else None
+    return _Notes(nodes) if nodes and type(nodes[0]) is FusedNode else None

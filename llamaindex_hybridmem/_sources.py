@@ -13,7 +13,8 @@ from hybridmem.explain import Explanation, Trace
 from hybridmem.fanout import Job, OnError, Outcome, arun, run
 from hybridmem.fusion import Fusion
 from hybridmem.types import ArmList, Ranking
-from llamaindex_hybridmem._arms import Arm, Request, Wish, nodes_of, settled
+from llamaindex_hybridmem._answers import nodes_of, settled
+from llamaindex_hybridmem._arms import Arm, Request, Wish
 from llamaindex_hybridmem._conversion import NodeReader, node_text, to_arm_list, to_node
 from llamaindex_hybridmem._results import Why, fused_nodes
 from llamaindex_hybridmem._settings import Settings

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
@@ -22,9 +19,9 @@ from hybridmem.shelf_file import Keeper
 from hybridmem.stopwords import STOPWORDS
 from hybridmem.text import Analyzer
 from llamaindex_hybridmem._arms import check_of
-from llamaindex_hybridmem._conversion import to_node
+from llamaindex_hybridmem._calling import CalledRetriever, exactly_one, memory_nodes, memory_wish
+from llamaindex_hybridmem._results import scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
-from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
     from hybridmem.memory import HybridMemory
@@ -33,11 +30,10 @@ __all__ = ["BM25Retriever"]
 
 dispatcher = get_dispatcher(__name__)
 
-_CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_bm25_call")
 _FILE = "bm25.shelf"
 
 
-class BM25Retriever(BaseRetriever):
+class BM25Retriever(CalledRetriever):
     """Words, exact and live: nodes can be added, deleted, filtered and kept in a file.
 
     >>> from llama_index.core.schema import TextNode
@@ -108,9 +104,7 @@ class BM25Retriever(BaseRetriever):
     ) -> BM25Retriever:
         """Over nodes, or all nodes of an index, a docstore or a vector store that keeps texts (such as Chroma)."""
         given = {"index": index, "nodes": nodes, "docstore": docstore, "vector_store": vector_store}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) != 1:
-            raise ConfigError(f"got {' and '.join(named) or 'none'}: give exactly one of {', '.join(given)}")
+        exactly_one(given)
         if index is not None:
             nodes = list(index.docstore.docs.values()) or _stored(index.vector_store)
         elif docstore is not None:
@@ -216,64 +210,30 @@ class BM25Retriever(BaseRetriever):
         with self._said(similarity_top_k, filters, {"as_of": as_of, "namespace": namespace}):
             return await super().aretrieve(str_or_query_bundle)
 
-    def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
-        """A tool for an agent, which passes the agent's question on as it is."""
-        return retriever_tool(self, name=name, description=description)
-
-    @contextmanager
-    def _said(self, k: int | None, filters: Filters, more: Mapping[str, Any]) -> Iterator[None]:
-        """What was said in this call, for `_retrieve`: LlamaIndex's way there carries the query alone."""
-        call = self._checked(self._settings.changed(similarity_top_k=k, filters=filters, **more))
-        token = _CALL.set((self, call))
-        try:
-            yield
-        finally:
-            _CALL.reset(token)
-
-    def _checked(self, call: Settings) -> Settings:
-        for name in ("as_of", "namespace"):
-            if name in call.more and self._memory is None:
-                raise ConfigError(f"{name} = {call.more[name]!r}: only a memory understands {name!r}")
-        return call
-
-    def _call(self) -> Settings:
-        owner, settings = _CALL.get((self, self._settings))
-        return settings if owner is self else self._settings  # a retriever inside ours has its own
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call = self._call()
         if self._memory is not None:
-            return _results(self._memory.search_arm("bm25", query_bundle.query_str, **_how(call)))
-        return _scored(self._own().search(query_bundle.query_str, k=self._k(call), check=_check(call)))
+            return memory_nodes(self._memory.search_arm("bm25", query_bundle.query_str, **memory_wish(call)))
+        return _found(self._own().search(query_bundle.query_str, k=self._k(call), check=_check(call)))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
-            return _results(await memory.asearch_arm("bm25", query, **_how(call)))
-        return _scored(await self._own().asearch(query, k=self._k(call), check=_check(call)))
+            return memory_nodes(await memory.asearch_arm("bm25", query, **memory_wish(call)))
+        return _found(await self._own().asearch(query, k=self._k(call), check=_check(call)))
 
     @staticmethod
     def _k(call: Settings) -> int:
         return call.k or DEFAULT_SIMILARITY_TOP_K
 
 
-def _how(call: Settings) -> dict[str, Any]:
-    """What a memory's arm is told."""
-    given = {"k": call.k, "filter": call.filter, **call.more}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _check(call: Settings) -> Callable[[BaseNode], bool] | None:
     return None if call.filter is None else check_of(call.filter)
 
 
-def _scored(found: Sequence[Found]) -> list[NodeWithScore]:
-    return [NodeWithScore(node=one.item, score=one.score) for one in found]
-
-
-def _results(results: Sequence[Any]) -> list[NodeWithScore]:
-    return [NodeWithScore(node=to_node(result.memory), score=result.score) for result in results]
+def _found(found: Sequence[Found]) -> list[NodeWithScore]:
+    return scored_nodes((one.item, one.score) for one in found)
 
 
 def _stored(vector_store: Any) -> list[BaseNode]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -18,10 +17,10 @@ from hybridmem.fanout import OnError, check_policy
 from hybridmem.fusion import Fusion
 from hybridmem.shaping import shaped
 from llamaindex_hybridmem._arms import arms_of
+from llamaindex_hybridmem._calling import CalledRetriever
 from llamaindex_hybridmem._results import FusedNode
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse
 from llamaindex_hybridmem._sources import ArmsSource, Asked, MemorySource, Source, Timeout
-from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
     from hybridmem.memory import HybridMemory
@@ -30,14 +29,12 @@ __all__ = ["FusedNode", "FusionRetriever"]
 
 dispatcher = get_dispatcher(__name__)
 
-_CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_call")
-"""Whose call it is and what was given beside the query: LlamaIndex's path to `_retrieve` carries the query alone."""
 _CALLED = ("similarity_top_k", "filters", "as_of", "namespace", "min_confidence")
 _SHAPE = ("recipe", "mode", "retriever_weights", "c", "gate", "dedup", "half_life")
 _BASE = ("callback_manager", "objects", "object_map", "verbose")
 
 
-class FusionRetriever(BaseRetriever):
+class FusionRetriever(CalledRetriever):
     """Retrievers fused into one list: weighted, gated, deduplicated, fresh first, and explained.
 
     >>> FusionRetriever([bm25, vectors], retriever_weights=[0.6, 0.4], half_life=30)  # doctest: +SKIP
@@ -150,18 +147,9 @@ class FusionRetriever(BaseRetriever):
 
         `as_of`, `namespace` and `min_confidence` are for a memory.
         """
-        call = self._settings.changed(
-            similarity_top_k=similarity_top_k,
-            filters=filters,
-            as_of=as_of,
-            namespace=namespace,
-            min_confidence=min_confidence,
-        )
-        token = _CALL.set((self, call))
-        try:
+        more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
+        with self._said(similarity_top_k, filters, more):
             return super().retrieve(str_or_query_bundle)
-        finally:
-            _CALL.reset(token)
 
     async def aretrieve(
         self,
@@ -174,18 +162,9 @@ class FusionRetriever(BaseRetriever):
         min_confidence: float | None = None,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        call = self._settings.changed(
-            similarity_top_k=similarity_top_k,
-            filters=filters,
-            as_of=as_of,
-            namespace=namespace,
-            min_confidence=min_confidence,
-        )
-        token = _CALL.set((self, call))
-        try:
+        more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
+        with self._said(similarity_top_k, filters, more):
             return await super().aretrieve(str_or_query_bundle)
-        finally:
-            _CALL.reset(token)
 
     def explain(self, str_or_query_bundle: QueryType, **settings: Any) -> Explanation:
         """Why each result is there, and `.why_not(node_id)` for one that is not. Settings as for `retrieve`."""
@@ -195,10 +174,6 @@ class FusionRetriever(BaseRetriever):
         """The same, without blocking the event loop."""
         answer = await self._source.aanswer(self._asked(str_or_query_bundle, settings))
         return answer.why.explanation()
-
-    def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
-        """A tool for an agent, which passes the agent's question on as it is."""
-        return retriever_tool(self, name=name, description=description)
 
     # --- inside
 
@@ -210,9 +185,8 @@ class FusionRetriever(BaseRetriever):
         answer = await self._source.aanswer(Asked(query_bundle, self._call()))
         return answer.nodes
 
-    def _call(self) -> Settings:
-        owner, settings = _CALL.get((self, self._settings))
-        return settings if owner is self else self._settings  # a retriever inside ours has its own
+    def _checked(self, call: Settings) -> Settings:
+        return call  # arms may understand what a memory does: each says so itself
 
     def _asked(self, query: QueryType, settings: Mapping[str, Any]) -> Asked:
         refuse([name for name in settings if name not in _CALLED], _CALLED)

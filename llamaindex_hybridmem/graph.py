@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +35,13 @@ from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.graph_arm import explain_paths
 from hybridmem.indexes.graph import GraphSettings
-from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied, nodes_of
+from llamaindex_hybridmem._answers import nodes_of
+from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied
+from llamaindex_hybridmem._calling import CalledRetriever, exactly_one
 from llamaindex_hybridmem._conversion import to_node
 from llamaindex_hybridmem._linking import linked
 from llamaindex_hybridmem._results import Why, fused_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
-from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
     from hybridmem.memory import HybridMemory
@@ -51,10 +50,8 @@ __all__ = ["GraphRetriever"]
 
 dispatcher = get_dispatcher(__name__)
 
-_CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_graph_call")
 
-
-class GraphRetriever(BaseRetriever):
+class GraphRetriever(CalledRetriever):
     """The best hits of a seed retriever, and what they remind of.
 
     Over nodes at hand (`nodes`), a `HybridMemory` (`memory`), or a docstore or vector store whose nodes point at each
@@ -111,8 +108,7 @@ class GraphRetriever(BaseRetriever):
             self._corpus = Corpus(graph, words=seed is None)
             self.add_nodes(nodes)
         said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        self._settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **said)
-        self._reach(self._settings)
+        self._settings = self._checked(Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **said))
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
     # --- ways in
@@ -150,9 +146,7 @@ class GraphRetriever(BaseRetriever):
         Without a seed retriever and an index, all nodes of the docstore are taken, and BM25 finds the seeds.
         """
         given = {"nodes": nodes, "index": index, "docstore": docstore, "vector_store": vector_store}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) != 1:
-            raise ConfigError(f"got {' and '.join(named) or 'none'}: give exactly one of {', '.join(given)}")
+        exactly_one(given)
         if index is not None:
             stored = index.docstore if index.docstore.docs else index.vector_store
             return cls(store=stored, seed=seed or index.as_retriever(), **settings)
@@ -213,21 +207,6 @@ class GraphRetriever(BaseRetriever):
         with self._said(similarity_top_k, filters, said):
             return await super().aretrieve(str_or_query_bundle)
 
-    def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
-        """A tool for an agent, which passes the agent's question on as it is."""
-        return retriever_tool(self, name=name, description=description)
-
-    @contextmanager
-    def _said(self, k: int | None, filters: Filters, more: Mapping[str, Any]) -> Iterator[None]:
-        """What was said in this call, for `_retrieve`: LlamaIndex's way there carries the query alone."""
-        call = self._settings.changed(similarity_top_k=k, filters=filters, **more)
-        self._reach(call)
-        token = _CALL.set((self, call))
-        try:
-            yield
-        finally:
-            _CALL.reset(token)
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call = self._call()
         return self._results(query_bundle, drive(self._steps(query_bundle, call)))
@@ -237,16 +216,13 @@ class GraphRetriever(BaseRetriever):
         call = self._call()
         return self._results(query_bundle, await adrive(self._steps(query_bundle, call)))
 
-    def _call(self) -> Settings:
-        owner, settings = _CALL.get((self, self._settings))
-        return settings if owner is self else self._settings  # a retriever inside ours has its own
-
     # --- the steps of a question
 
+    def _checked(self, call: Settings) -> Settings:
+        self._reach(call)
+        return super()._checked(call)
+
     def _reach(self, call: Settings) -> Reach:
-        for name in ("as_of", "namespace"):
-            if name in call.more and self._memory is None:
-                raise ConfigError(f"{name} = {call.more[name]!r}: only a memory understands {name!r}")
         check = None if call.filter is None else check_of(call.filter)
         return Reach(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds)
 

@@ -20,7 +20,8 @@ from llama_index.core.settings import Settings
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import Job, Outcome, arun, run
 from hybridmem.fusion import normalise_weights
-from llamaindex_hybridmem._arms import Request, arms_of, nodes_of, settled
+from llamaindex_hybridmem._answers import nodes_of, settled
+from llamaindex_hybridmem._arms import Request, arms_of
 from llamaindex_hybridmem._query_modes import (
     Listed,
     Scored,
@@ -30,6 +31,7 @@ from llamaindex_hybridmem._query_modes import (
     relative_score,
     simple,
 )
+from llamaindex_hybridmem._results import scored_nodes
 from llamaindex_hybridmem._settings import check_k
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
@@ -175,8 +177,7 @@ class QueryFusionRetriever(BaseRetriever):
         shares = list(zip(self._retriever_weights, self._factors, strict=True))
         columns = identities(lists)
         listed = [Listed(nodes, columns[i], *shares[i % len(shares)]) for i, nodes in enumerate(lists)]
-        fused = _FUSE[self.mode](listed, self.num_queries)[: self.similarity_top_k]
-        return [NodeWithScore(node=node, score=score) for node, score in fused]
+        return scored_nodes(_FUSE[self.mode](listed, self.num_queries)[: self.similarity_top_k])
 
 
 def _weights(given: Sequence[float] | None, count: int) -> tuple[list[float], list[float]]:

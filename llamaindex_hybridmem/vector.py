@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core import Settings as LlamaSettings
 from llama_index.core import VectorStoreIndex
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
@@ -22,9 +19,8 @@ from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.indexes.texts import Texts, open_texts
 from llamaindex_hybridmem._arms import overrides
-from llamaindex_hybridmem._conversion import to_node
+from llamaindex_hybridmem._calling import CalledRetriever, exactly_one, memory_nodes, memory_wish
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
-from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 from llamaindex_hybridmem._vectors import Wide, embedded, index_of, texts_of, to_nodes, to_row, with_embeddings
 
 if TYPE_CHECKING:
@@ -34,10 +30,10 @@ __all__ = ["VectorRetriever"]
 
 dispatcher = get_dispatcher(__name__)
 
-_CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_vector_call")
+_NOTHING = "nothing to search"
 
 
-class VectorRetriever(BaseRetriever):
+class VectorRetriever(CalledRetriever):
     """Meaning: the nodes whose embeddings are nearest to the query's, with cosines whatever the store counts in.
 
     >>> from llama_index.core.schema import TextNode
@@ -73,7 +69,7 @@ class VectorRetriever(BaseRetriever):
         **unknown: Any,
     ) -> None:
         refuse(unknown, ("index", *(VectorRetriever.__init__.__kwdefaults__ or ())))
-        _exactly_one({"index": index, "vector_store": vector_store, "memory": memory, "texts": texts})
+        exactly_one({"index": index, "vector_store": vector_store, "memory": memory, "texts": texts}, none=_NOTHING)
         self._memory, self._texts = memory, texts
         self._more = dict(vector_store_kwargs or {})
         self._index = index if vector_store is None else index_of(vector_store)
@@ -97,7 +93,7 @@ class VectorRetriever(BaseRetriever):
         **settings: Any,
     ) -> VectorRetriever:
         """Over an index, a vector store, or nodes at hand."""
-        _exactly_one({"index": index, "nodes": nodes, "vector_store": vector_store})
+        exactly_one({"index": index, "nodes": nodes, "vector_store": vector_store}, none=_NOTHING)
         return cls(index, vector_store=vector_store, **settings) if nodes is None else cls.from_nodes(nodes, **settings)
 
     @classmethod
@@ -207,34 +203,10 @@ class VectorRetriever(BaseRetriever):
         with self._said(similarity_top_k, filters, more):
             return await super().aretrieve(str_or_query_bundle)
 
-    def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
-        """A tool for an agent, which passes the agent's question on as it is."""
-        return retriever_tool(self, name=name, description=description)
-
-    @contextmanager
-    def _said(self, k: int | None, filters: Filters, more: Mapping[str, Any]) -> Iterator[None]:
-        """What was said in this call, for `_retrieve`: LlamaIndex's way there carries the query alone."""
-        call = self._checked(self._settings.changed(similarity_top_k=k, filters=filters, **more))
-        token = _CALL.set((self, call))
-        try:
-            yield
-        finally:
-            _CALL.reset(token)
-
-    def _checked(self, call: Settings) -> Settings:
-        for name in ("as_of", "namespace"):
-            if name in call.more and self._memory is None:
-                raise ConfigError(f"{name} = {call.more[name]!r}: only a memory understands {name!r}")
-        return call
-
-    def _call(self) -> Settings:
-        owner, settings = _CALL.get((self, self._settings))
-        return settings if owner is self else self._settings  # a retriever inside ours has its own
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, query = self._call(), query_bundle.query_str
         if self._memory is not None:
-            return _enough(_results(self._memory.search_arm("vector", query, **_how(call))), call)
+            return _enough(memory_nodes(self._memory.search_arm("vector", query, **memory_wish(call))), call)
         if self._index is None or self._embedder is None:
             return _enough(to_nodes(self._own().search(query, k=_k(call), filter=call.filter)), call)
         bundle = embedded(query_bundle, [self._embedder.query(text) for text in texts_of(query_bundle)])
@@ -247,7 +219,7 @@ class VectorRetriever(BaseRetriever):
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
-            return _enough(_results(await memory.asearch_arm("vector", query, **_how(call))), call)
+            return _enough(memory_nodes(await memory.asearch_arm("vector", query, **memory_wish(call))), call)
         if self._index is None or self._embedder is None:
             return _enough(to_nodes(await self._own().asearch(query, k=_k(call), filter=call.filter)), call)
         bundle = embedded(query_bundle, [await self._embedder.aquery(text) for text in texts_of(query_bundle)])
@@ -265,28 +237,12 @@ def _k(call: Settings) -> int:
     return call.k or DEFAULT_SIMILARITY_TOP_K
 
 
-def _how(call: Settings) -> dict[str, Any]:
-    """What a memory's arm is told."""
-    given = {"k": call.k, "filter": call.filter, **call.more}
-    return {name: value for name, value in given.items() if value is not None and name != "score_threshold"}
-
-
 def _enough(nodes: list[NodeWithScore], call: Settings) -> list[NodeWithScore]:
     """Those that are similar enough."""
     least = call.more.get("score_threshold")
     return nodes if least is None else [one for one in nodes if one.score is not None and one.score >= least]
 
 
-def _results(results: Sequence[Any]) -> list[NodeWithScore]:
-    return [NodeWithScore(node=to_node(result.memory), score=result.score) for result in results]
-
-
 def _embedder(embed_model: Any) -> Embedder:
     chosen = embed_model if embed_model is not None else LlamaSettings._embed_model  # noqa: SLF001
     return as_embedder("local" if chosen is None else chosen)
-
-
-def _exactly_one(given: Mapping[str, Any]) -> None:
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) != 1:
-        raise ConfigError(f"got {' and '.join(named) or 'nothing to search'}: give exactly one of {', '.join(given)}")

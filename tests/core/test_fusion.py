@@ -13,6 +13,7 @@ from hybridmem.stages import Competition, Diversity, HalfLife, Pack, QualityGate
 
 KEYS = st.lists(st.sampled_from("ABCDEFGHIJ"), max_size=10)
 NOW = 1_700_000_000.0
+DAY = 86_400.0
 
 
 def test_the_worked_example():
@@ -340,6 +341,44 @@ def test_the_express_lane_gives_what_the_stages_give_where_everything_is_dated(l
     )
     quick = recipe.run(arms, reader=FieldReader(), now=NOW, k=k)
     assert quick == recipe.run(arms, reader=FieldReader(), now=NOW, k=k, trace=Trace())
+
+
+LONG = st.lists(st.sampled_from([f"k{i:02}" for i in range(60)]), min_size=20, max_size=40, unique=True)
+
+
+@given(
+    st.lists(LONG, min_size=2, max_size=2),
+    st.lists(st.sampled_from([NOW, NOW - 20 * DAY, NOW - 900 * DAY]), min_size=60, max_size=60),
+    st.sampled_from([None, (1, 0), (0, 1), (0.6, 0.4)]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.booleans(),
+    st.integers(1, 6),
+)
+def test_the_express_lane_stops_at_k_without_a_loss(lists, dates, weights, strength, dated, k):
+    """Few distinct dates make many equal scores; 30 sources make equal scores of one source."""
+    rows = {f"k{i:02}": Row(f"k{i:02}", {"source_id": i // 2, "updated_at": dates[i]}) for i in range(60)}
+    arms = [arm(f"arm{i}", [rows[key] for key in keys]) for i, keys in enumerate(lists)]
+    recipe = Fusion(weights=weights, dedup=SourceDedup(), boost=HalfLife(strength=strength) if dated else None)
+    staged = recipe.run(arms, reader=READER, now=NOW, k=k, trace=Trace())
+    assert recipe.run(arms, reader=READER, now=NOW, k=k) == staged
+    assert recipe.run(arms, reader=FieldReader(), now=NOW, k=k) == staged
+
+
+def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():
+    fields = {"source_id": "s", "updated_at": NOW}
+    for one, two in (("a", "b"), ("b", "a")):
+        lists = [arm("arm0", [Row(one, fields)]), arm("arm1", [Row(two, fields)])]
+        for reader in (READER, FieldReader()):
+            found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=reader, now=NOW)
+            assert found.keys == ["a"]
+            assert found.scores == [0.5 / 61 * 2]
+
+
+def test_hits_without_a_source_are_never_collapsed():
+    fields = {"source_id": None, "updated_at": NOW}
+    lists = [arm("arm0", [Row("a", fields), Row("b", fields)]), arm("arm1", [Row("c", fields)])]
+    found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=FieldReader(), now=NOW)
+    assert found.keys == ["a", "c", "b"]
 
 
 def test_the_express_lane_takes_lists_of_different_lengths():

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from hybridmem.errors import ArmError, ConfigError
 from langchain_hybridmem import EnsembleRetriever
-from langchain_hybridmem.ensemble import _Lane
+from langchain_hybridmem._runs import Lane
 
 TEXTS = ["alpha", "beta", "gamma", "δέλτα", "ε", "", "書", "a b", "beta ", "BETA", "7"]
 METADATA = st.dictionaries(st.sampled_from(["uid", "lang", "n"]), st.sampled_from(["x", "y", "z", 1, None]), max_size=3)
@@ -513,7 +513,7 @@ def test_quick_retrievers_need_no_threads_and_are_noticed_when_they_become_slow(
 
 def test_one_hiccup_is_forgiven_and_slow_retrievers_are_not():
     def lane():
-        made = _Lane()
+        made = Lane()
         for pace in made.paces(2):
             pace.seconds = 0.0
         made.learn()

@@ -16,7 +16,7 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
-from llama_index.core.retrievers import RouterRetriever, VectorIndexRetriever
+from llama_index.core.retrievers import BaseRetriever, RouterRetriever, VectorIndexRetriever
 from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores import (
     FilterCondition,
@@ -31,7 +31,14 @@ from hybridmem.fusion import Fusion
 from hybridmem.memory import HybridMemory
 from hybridmem.stages import Diversity, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.types import ArmList, Memory
-from llamaindex_hybridmem import BM25Retriever, FusedNode, FusionRetriever, GraphRetriever, VectorRetriever
+from llamaindex_hybridmem import (
+    BM25Retriever,
+    FusedNode,
+    FusionRetriever,
+    GraphRetriever,
+    QueryFusionRetriever,
+    VectorRetriever,
+)
 from llamaindex_hybridmem._arms import is_natively_async
 from llamaindex_hybridmem._conversion import NodeReader
 from llamaindex_hybridmem._results import notes_of
@@ -417,6 +424,27 @@ def test_a_slow_arm_is_left_behind():
         for thread in threading.enumerate():  # those left behind must not be heard in another test
             if thread.name.startswith("hybridmem"):
                 thread.join(30)
+
+
+class Odd(BaseRetriever):
+    """Returns what a retriever must not."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def _retrieve(self, query_bundle):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(3, "a int"), ([3], "a list with a int"), ("text", "a str"), ({"a": 1}, "a dict")]
+)
+def test_an_arm_that_returns_no_nodes_is_named(value, kind):
+    for ours in (FusionRetriever([Odd(value)]), QueryFusionRetriever([Odd(value)], num_queries=1)):
+        for ask in (ours.retrieve, lambda query, ours=ours: asyncio.run(ours.aretrieve(query))):
+            with pytest.raises(ArmError, match=f"arm 'retriever_1' returned {kind}: a retriever returns a list"):
+                ask("q")
 
 
 def test_an_arm_that_returns_none_is_named():
