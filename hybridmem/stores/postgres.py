@@ -33,6 +33,7 @@ from hybridmem.stores.pg.log import PgLog
 from hybridmem.stores.pg.reading import Reading, sql_of
 from hybridmem.stores.pg.routing import Router
 from hybridmem.stores.pg.space import PgSpace
+from hybridmem.stores.pg.textsearch import TextSearch
 from hybridmem.stores.pg.turns import Turns
 
 __all__ = ["PostgresStore"]
@@ -170,12 +171,13 @@ class PostgresStore(Reading, Writer):
 
     def _expect_namespace(self, namespace: str | None) -> None:
         """Some engines keep an index for each namespace: it is made by a writer who holds the store alone."""
-        prepare = getattr(self._deriver.lexical.words, "prepare", None)
-        if prepare is None or namespace is None or namespace in self._prepared:
+        words = self._deriver.lexical.words
+        if not isinstance(words, TextSearch) or namespace is None or namespace in self._prepared:
             return
-        with self._db.write(alone=True) as conn:
-            self._deriver.check_record(schema.get_setting(conn, "derived"))
-            prepare(conn.raw, namespace)
+        if not self._db.read(lambda conn: words.is_prepared(conn.raw, namespace)):
+            with self._db.write(alone=True) as conn:
+                self._deriver.check_record(schema.get_setting(conn, "derived"))
+                words.prepare(conn.raw, namespace)
         self._prepared.add(namespace)
 
     def _expect_vectors(self) -> None:

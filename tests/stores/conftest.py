@@ -35,3 +35,11 @@ def pg_schemas(pg_url):
     from tests import pgserver
 
     return pgserver.Schemas(pg_url)
+
+
+@pytest.fixture
+def schema(pg_schemas):
+    """An empty schema, for one test."""
+    name = pg_schemas.take()
+    yield name
+    pg_schemas.give(name)

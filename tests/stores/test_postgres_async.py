@@ -21,13 +21,6 @@ def embed(texts):
 
 
 @pytest.fixture
-def schema(pg_schemas):
-    name = pg_schemas.take()
-    yield name
-    pg_schemas.give(name)
-
-
-@pytest.fixture
 def memory(pg_url, schema):
     with HybridMemory(pg_url, schema=schema, embedder=embed, pool_size=POOL, busy_timeout=30) as memory:
         memory.add_many([{"text": f"Lisbon note {n}", "id": f"n{n}"} for n in range(MANY)])

@@ -24,13 +24,6 @@ def two_words(texts):
     return [[float(len(text)), 1.0] for text in texts]
 
 
-@pytest.fixture
-def schema(pg_schemas):
-    name = pg_schemas.take()
-    yield name
-    pg_schemas.give(name)
-
-
 class TestCrashes:
     def test_kill_and_restart_during_load(self):
         """fsync on: every acknowledged write survives, searches recover by themselves, errors say what happened."""

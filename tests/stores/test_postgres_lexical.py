@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +30,7 @@ from tests.stores.stories import STEP, TEXT, embed, play
 
 NOW = View()
 LAW = settings(
-    max_examples=15,
+    max_examples=int(os.environ.get("HYBRIDMEM_EXAMPLES", "15")),
     deadline=None,
     derandomize=True,
     database=None,
@@ -193,12 +194,6 @@ class TestTsVector(OtherEngine):
     @pytest.fixture
     def url(self, pg_url):
         return pg_url
-
-    @pytest.fixture
-    def schema(self, pg_schemas):
-        name = pg_schemas.take()
-        yield name
-        pg_schemas.give(name)
 
     def test_the_rank_is_that_of_cover_density(self, opened):
         """r/(r+1) with r = Σ of the weights of the places: A = 1, B = 1/2, C = 1/4."""

@@ -33,13 +33,6 @@ NOW = View()
 
 
 @pytest.fixture
-def schema(pg_schemas):
-    name = pg_schemas.take()
-    yield name
-    pg_schemas.give(name)
-
-
-@pytest.fixture
 def pair(pg_url, schema):
     clock = Clock()
     both = (

@@ -60,9 +60,13 @@ class TextSearch:
 
     def prepare(self, raw: psycopg.Connection[Any], namespace: str, /) -> None:
         """Make the index of a namespace; whoever may be the first holds the store alone."""
-        name = index_name(namespace)
-        if raw.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone() != (True,):
+        if not self.is_prepared(raw, namespace):
             raw.execute(self.index_sql(namespace))
+
+    def is_prepared(self, raw: psycopg.Connection[Any], namespace: str, /) -> bool:
+        """Whether a namespace has its index."""
+        there = "SELECT to_regclass(%s) IS NOT NULL"
+        return raw.execute(there, (index_name(namespace),)).fetchone() == (True,)
 
     def index_sql(self, namespace: str, /) -> sql.Composed:
         """The statement that makes the index of a namespace."""
