@@ -25,10 +25,12 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.space import IndexSettings, LocalSpace, Space
-from hybridmem.stores.pg import links, nearest, schema, security, upkeep
+from hybridmem.stores.pg import links, schema, security, upkeep
+from hybridmem.stores.pg.adapt import translate
 from hybridmem.stores.pg.chosen import Chosen
-from hybridmem.stores.pg.database import Database, Limits
+from hybridmem.stores.pg.database import Conn, Database, Limits
 from hybridmem.stores.pg.derive import Deriver
+from hybridmem.stores.pg.indexing import VectorIndexes
 from hybridmem.stores.pg.log import PgLog
 from hybridmem.stores.pg.reading import Reading, clean_ids, sql_of
 from hybridmem.stores.pg.space import PgSpace
@@ -59,12 +61,14 @@ class PostgresStore(Reading):
         exact_below: int = 20_000,
         prefix: int | None = None,
         ef_search: int = 200,
+        auto_index: bool = True,
         replica: str | None = None,
         read_your_writes: bool = False,
     ) -> None:
         """Open or create the store in one schema.
 
-        `exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`;
+        `exact_below`: namespaces of fewer vectors are searched exactly; a search of a larger one has the HNSW index
+        built in the background, if there is none and `auto_index` is on; `prefix`: see `build_vector_index`;
         `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote.
         """
         limits = Limits(
@@ -73,9 +77,11 @@ class PostgresStore(Reading):
         self._clock = clock
         self._schema = _checked_schema(schema)
         # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
-        tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
+        # and no compiling of statements that take milliseconds
+        tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
+        self._indexes = VectorIndexes(self._db, prefix=prefix, auto=auto_index)
         short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
         self._replica = None if replica is None else Database(replica, schema=schema, limits=short, settings=tuning)
         self._patient, self._written, self._behind = read_your_writes, "", False
@@ -127,19 +133,25 @@ class PostgresStore(Reading):
             has_vectors=self._has_vectors,
             exact_below=self._exact_below,
             prefix=self._prefix,
+            want_index=self._indexes.want,
             catch_up=None if self._replica is None else self._look_at_replica,
         )
 
     def _search(self, statement: filters.SQL) -> Sequence[tuple[Any, ...]]:
         rows: Sequence[tuple[Any, ...]]
+        text = translate(statement.text)
+
+        def work(conn: Conn) -> Any:  # vectors come as they are rather than as hexadecimal text
+            return conn.raw.execute(text, statement.params, binary=True).fetchall()
+
         if self._replica is not None and not self._behind:
             try:
-                rows = self._replica.read(lambda conn: conn.execute(*statement).fetchall())
+                rows = self._replica.read(work)
             except StoreError:
                 self._behind = True  # gone: the primary answers until the next question finds it again
             else:
                 return rows
-        rows = self._db.read(lambda conn: conn.execute(*statement).fetchall())
+        rows = self._db.read(work)
         return rows
 
     def _look_at_replica(self) -> None:
@@ -290,20 +302,23 @@ class PostgresStore(Reading):
         self._deriver = deriver
         return done
 
-    def build_vector_index(self, dim: int, /, *, m: int = 16, ef_construction: int = 64, memory: str = "256MB") -> None:
+    def build_vector_index(
+        self,
+        dim: int,
+        /,
+        *,
+        m: int = 16,
+        ef_construction: int = 64,
+        memory: str = "256MB",
+        progress: Progress | None = None,
+    ) -> None:
         """Build the HNSW index for vectors of one dimension, while others go on reading and writing.
 
         With the store's `prefix` only that many leading dimensions are indexed (Matryoshka models) and four times as
         many candidates are scored by their full vectors.
         """
-        if (self._prefix or dim) > nearest.LIMIT:
-            raise ConfigError(
-                f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that "
-                "or less if the model allows it; without an index the search is exact"
-            )
         self._make_room_for_vectors()
-        with self._db.alone() as conn:
-            upkeep.build_vector_index(conn, dim, self._prefix, m=m, ef_construction=ef_construction, memory=memory)
+        self._indexes.build(dim, m=m, ef_construction=ef_construction, memory=memory, progress=progress)
 
     def grant(self, role: str, /, *, namespace: str) -> None:
         """Row-level security: let a role see and change one namespace, nothing else. Run by the tables' owner."""

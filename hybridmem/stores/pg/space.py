@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import EmbeddingError
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
-from hybridmem.stores.pg.lexical import ENTRY, Bm25
+from hybridmem.stores.pg import lexical, nearest
+from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
 from hybridmem.stores.pg.neighbours import ServerGraph
 from hybridmem.types import Entry, Graph, Hits
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["PgSpace"]
 
 Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
+_END = 1 + len(Entry._fields)
 _TRUST = 5.0
 """For so many seconds what is known of a namespace's size decides how its vectors are searched."""
 
 
 class PgSpace:
     """Answers each arm by one statement; implements `hybridmem.space.Space`."""
+
+    waits = True
+    """The arms wait for a server rather than compute here, so each is asked in a thread of its own."""
 
     def __init__(
         self,
@@ -37,19 +42,21 @@ class PgSpace:
         has_vectors: Callable[[], bool],
         exact_below: int,
         prefix: int | None,
+        want_index: Callable[[int], None],
         catch_up: Callable[[], None] | None = None,
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
         self._bm25 = Bm25(namespace, settings.k1, settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
-        self._catch_up = catch_up
+        self._want_index, self._catch_up = want_index, catch_up
         self._entries: dict[str, Entry] = {}
+        self._known: dict[tuple[tuple[str, float], ...], Known] = {}
         self._large: tuple[float, int, bool] = (0.0, 0, False)
 
     def refresh(self) -> None:
         """A new question: what was read for an earlier one may be out of date."""
-        self._entries = {}
+        self._entries, self._known = {}, {}
         if self._catch_up is not None:
             self._catch_up()
 
@@ -61,12 +68,19 @@ class PgSpace:
         rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
-            entries[row[1]] = Entry._make(row[1:])
+            entries[row[1]] = Entry._make(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
     def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-        return self._run(self._bm25.search(terms, ask.allowed, k)) if terms else ()
+        if not terms:
+            return ()
+        rows = self._run(self._bm25.search(terms, ask.allowed, k))
+        if ask.allowed is None and lexical.tied(rows, k):
+            rows = self._run(self._bm25.search(terms, None, k, ties=True))
+        if rows:
+            self._known[tuple(terms.items())] = Known(*rows[0][_END:])
+        return rows[:k]
 
     def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
@@ -75,11 +89,14 @@ class PgSpace:
         if self._is_large(len(row)):
             found = self._run(self._nearest.approximate(row, ask.allowed, k))
             if len(found) >= k:
-                return ranked(found, row, k)
-        found = self._run(self._nearest.exact(row, ask.allowed, k))
+                return ranked(found, row)[:k]
+        found = ranked(self._run(self._nearest.exact(row, ask.allowed, k)), row)
         if not found:
             self._check_dimension(len(row))
-        return ranked(found, row, k)
+        within = nearest.tied(found, k)
+        if within is not None:
+            found = ranked(self._run(self._nearest.exact(row, ask.allowed, k, within=within)), row)
+        return found[:k]
 
     def _is_large(self, dim: int) -> bool:
         """Whether the namespace holds many vectors and there is an HNSW index for them."""
@@ -88,12 +105,15 @@ class PgSpace:
             name = index_name(dim, self._nearest.prefix)
             rows = self._run(
                 SQL(
-                    "SELECT (SELECT vectors FROM spaces WHERE namespace = ?) >= ? AND EXISTS (SELECT 1 FROM pg_index "
+                    "SELECT (SELECT vectors FROM spaces WHERE namespace = ?) >= ?, EXISTS (SELECT 1 FROM pg_index "
                     "WHERE indexrelid = to_regclass(?) AND indisvalid)",
                     (self._namespace, self._exact_below, name),
                 )
             )
-            large = bool(rows[0][0])
+            many, indexed = rows[0]
+            large = bool(many and indexed)
+            if many and not indexed:
+                self._want_index(dim)
             self._large = (time.monotonic(), dim, large)
         return large
 
@@ -106,7 +126,8 @@ class PgSpace:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-            found: dict[str, float] = dict(self._run(self._bm25.score(terms, ids))) if terms else {}
+            known = self._known.get(tuple(terms.items()))
+            found: dict[str, float] = dict(self._run(self._bm25.score(terms, ids, known))) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
             return [None] * len(ids)
@@ -143,7 +164,10 @@ class PgSpace:
         settings = self._settings.graph
         if settings is None:
             return None
-        return ServerGraph(self._namespace, settings, self._run, items=self.entries, allowed=allowed)
+        return ServerGraph(self._namespace, settings, self._run, items=self.entries, learn=self._learn, allowed=allowed)
+
+    def _learn(self, entries: Iterable[Entry]) -> None:
+        self._entries.update((entry.id, entry) for entry in entries)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
