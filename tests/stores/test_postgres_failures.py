@@ -221,7 +221,8 @@ class TestSchema:
                 assert found.ids == ["0", "1"]
             made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
             assert "halfvec(2)" in made[0]
-            assert conn.execute("SELECT value FROM settings WHERE key = 'version'").fetchone() == (f"{schemas.VERSION}",)
+            now = conn.execute("SELECT value FROM settings WHERE key = 'version'").fetchone()
+            assert now == (f"{schemas.VERSION}",)
         pg_server.drop(url)
 
     def test_two_clients_open_an_empty_database_at_once(self, pg_server):

@@ -68,8 +68,9 @@ class VectorIndexes:
             )
         with self._db.alone() as conn, self._turn(conn, patient=patient) as mine:
             if mine:
+                statement = index_sql(dim, self._prefix, m=m, ef=ef_construction)
                 with self._told(conn, progress):
-                    _build(conn, index_name(dim, self._prefix), index_sql(dim, self._prefix, m=m, ef=ef_construction), memory)
+                    _build(conn, index_name(dim, self._prefix), statement, memory)
 
     @contextmanager
     def _turn(self, conn: Conn, *, patient: bool) -> Iterator[bool]:
@@ -87,17 +88,20 @@ class VectorIndexes:
 
     @contextmanager
     def _told(self, conn: Conn, progress: Progress | None) -> Iterator[None]:
-        """Meanwhile, tell how many vectors are in."""
+        """Meanwhile, tell how many blocks of the table are in, of how many."""
         if progress is None:
             yield
             return
         done, pid = threading.Event(), conn.raw.info.backend_pid
-        query = "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = ?"
+        query = (
+            "SELECT blocks_done, blocks_total FROM pg_stat_progress_create_index WHERE pid = ? AND blocks_total > 0 "
+            "AND phase LIKE 'building index%'"
+        )
 
         def look() -> None:
             while not done.wait(_ASK_AGAIN):
                 row = self._db.read(lambda other: other.execute(query, (pid,)).fetchone())
-                if row is not None and row[1]:
+                if row is not None:
                     progress(*row)
 
         watcher = threading.Thread(target=look, name="hybridmem-index-progress", daemon=True)

@@ -66,8 +66,11 @@ def _steps(settings: GraphSettings) -> str:
     return " UNION ALL ".join(steps)
 
 
-_TYPES = {"access_count": "bigint", "words": "integer", **dict.fromkeys(("id", "source_id", "thread", "status"), "text")}
-_NOTHING = ", ".join(f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(f, "float8") for f in Entry._fields)))
+_TYPES = {"id": "text", "source_id": "text", "thread": "text", "status": "text", "words": "integer"}
+_TYPES["access_count"] = "bigint"
+_NOTHING = ", ".join(
+    f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(name, "float8") for name in Entry._fields))
+)
 """What only a node has: born, asks and its entry."""
 
 # Every look-up is a LATERAL with OFFSET 0: an index scan for each node, whatever the planner thinks of a table.
@@ -117,9 +120,9 @@ def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> tuple[
     pointers: dict[str, list[str]] = {}
     edges: dict[tuple[str, str, str], Edge] = {}
     nodes: list[tuple[int, bool, Entry]] = []
-    for kind, a, b, name, weight, born, asks, *entry in rows:
+    for kind, a, b, name, weight, born, asks, *fields in rows:
         if kind == "n":
-            nodes.append((born, asks, Entry._make(entry)))
+            nodes.append((born, asks, Entry._make(fields)))
         elif kind == "e":
             edges[a, b, name] = Edge(a, b, name, weight)
         elif kind == "p":

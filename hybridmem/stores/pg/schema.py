@@ -158,7 +158,8 @@ Migration = Callable[[Conn], None]
 def _drop_full_indexes(conn: Conn) -> None:
     """1 → 2: the HNSW indexes hold half-precision vectors; those of full vectors are built anew when searched."""
     found = conn.raw.execute(
-        "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() AND indexname LIKE 'embeddings\\_hnsw\\_%'"
+        "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() "
+        "AND indexname LIKE 'embeddings\\_hnsw\\_%'"
     )
     for (name,) in found.fetchall():
         conn.raw.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))

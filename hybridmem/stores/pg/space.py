@@ -29,8 +29,8 @@ _TRUST = 5.0
 class PgSpace:
     """Answers each arm by one statement; implements `hybridmem.space.Space`."""
 
-    waits = True
-    """The arms wait for a server rather than compute here, so each is asked in a thread of its own."""
+    own_thread_from = 0.002
+    """Seconds from which an arm is asked in a thread of its own: it waits for the server rather than computes here."""
 
     def __init__(
         self,
