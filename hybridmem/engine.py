@@ -189,7 +189,7 @@ class Engine:
 
         calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
         jobs = [Job(arm, calls[arm], pace=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
-        outcomes: list[Outcome] = run(jobs, inline_below=OWN_THREAD_FROM)
+        outcomes: list[Outcome] = run(jobs, inline_below=getattr(space, "own_thread_from", OWN_THREAD_FROM))
         settle(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 

@@ -56,16 +56,18 @@ class Roster:
             memory = change.memory
             if memory is None or change.edge is not None:
                 continue
-            id_ = change.id
-            self.entries[id_] = entry_of(memory)
-            self.born[id_] = change.born or self.born.get(id_, change.seq)
-            extra = Extra(
-                "?" in memory.text or "？" in memory.text, memory.entities, memory.metadata.get(self.links_key)
-            )
-            if extra != _NOTHING:
-                self.extras[id_] = extra
-            else:
-                self.extras.pop(id_, None)
+            asks = "?" in memory.text or "？" in memory.text
+            extra = Extra(asks, memory.entities, memory.metadata.get(self.links_key))
+            self.note(change.id, entry_of(memory), change.born or self.born.get(change.id, change.seq), extra)
+
+    def note(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
+        """Write down one memory, in place of what was known of it."""
+        self.entries[id_] = entry
+        self.born[id_] = born
+        if extra != _NOTHING:
+            self.extras[id_] = extra
+        else:
+            self.extras.pop(id_, None)
 
     def drop(self, changes: Sequence[Change], /) -> None:
         """Strike out the memories that left the view; after this the roster has followed these changes."""

@@ -24,11 +24,12 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.space import IndexSettings, LocalSpace, Space
-from hybridmem.stores.pg import nearest, schema, security, upkeep
+from hybridmem.stores.pg import schema, security, upkeep
 from hybridmem.stores.pg.chosen import Chosen
 from hybridmem.stores.pg.database import Database, Limits
 from hybridmem.stores.pg.derive import Deriver
 from hybridmem.stores.pg.engines import Lexical, checked_engine
+from hybridmem.stores.pg.indexing import VectorIndexes
 from hybridmem.stores.pg.log import PgLog
 from hybridmem.stores.pg.reading import Reading, sql_of
 from hybridmem.stores.pg.routing import Router
@@ -62,13 +63,15 @@ class PostgresStore(Reading, Writer):
         exact_below: int = 20_000,
         prefix: int | None = None,
         ef_search: int = 200,
+        auto_index: bool = True,
         replica: str | None = None,
         read_your_writes: bool = False,
         lexical: str | None = None,
     ) -> None:
         """Open or create the store in one schema.
 
-        `exact_below`: namespaces of fewer vectors are searched exactly; `prefix`: see `build_vector_index`;
+        `exact_below`: namespaces of fewer vectors are searched exactly; a search of a larger one has the HNSW index
+        built in the background, if there is none and `auto_index` is on; `prefix`: see `build_vector_index`;
         `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote;
         `lexical`: what ranks words ("bm25", "tsvector" or "pg_textsearch"), None: what is on record, else "bm25".
         """
@@ -78,10 +81,12 @@ class PostgresStore(Reading, Writer):
         self._clock = clock
         self._schema = _checked_schema(schema)
         # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
-        tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search)}
+        # and no compiling of statements that take milliseconds
+        tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
+        self._indexes = VectorIndexes(self._db, prefix=prefix, auto=auto_index)
         short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
         standby = (
             None
@@ -144,6 +149,7 @@ class PostgresStore(Reading, Writer):
             has_vectors=self._has_vectors,
             exact_below=self._exact_below,
             prefix=self._prefix,
+            want_index=self._indexes.want,
             catch_up=None if self._router.replica is None else self._router.look,
             words=self._deriver.lexical.searcher(view.namespace),
         )
@@ -234,20 +240,23 @@ class PostgresStore(Reading, Writer):
         self._prepared.clear()
         return done
 
-    def build_vector_index(self, dim: int, /, *, m: int = 16, ef_construction: int = 64, memory: str = "256MB") -> None:
+    def build_vector_index(
+        self,
+        dim: int,
+        /,
+        *,
+        m: int = 16,
+        ef_construction: int = 64,
+        memory: str = "256MB",
+        progress: Progress | None = None,
+    ) -> None:
         """Build the HNSW index for vectors of one dimension, while others go on reading and writing.
 
         With the store's `prefix` only that many leading dimensions are indexed (Matryoshka models) and four times as
         many candidates are scored by their full vectors.
         """
-        if (self._prefix or dim) > nearest.LIMIT:
-            raise ConfigError(
-                f"pgvector indexes up to {nearest.LIMIT} dimensions, not {dim}: open the store with a prefix= of that "
-                "or less if the model allows it; without an index the search is exact"
-            )
         self._expect_vectors()
-        with self._db.alone() as conn:
-            upkeep.build_vector_index(conn, dim, self._prefix, m=m, ef_construction=ef_construction, memory=memory)
+        self._indexes.build(dim, m=m, ef_construction=ef_construction, memory=memory, progress=progress)
 
     def grant(self, role: str, /, *, namespace: str) -> None:
         """Row-level security: let a role see and change one namespace, nothing else. Run by the tables' owner."""

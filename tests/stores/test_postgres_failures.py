@@ -11,6 +11,7 @@ import pytest
 
 from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreError
 from hybridmem.memory import HybridMemory
+from hybridmem.space import Ask, IndexSettings
 from hybridmem.stores.base import View
 from hybridmem.stores.pg import schema as schemas
 from hybridmem.stores.postgres import PostgresStore
@@ -228,21 +229,43 @@ class TestSchema:
             conn.execute(f"""UPDATE "{schema}".settings SET value = '99' WHERE key = 'version'""")
             with pytest.raises(SchemaVersionError, match="99"):
                 PostgresStore(pg_url, schema=schema)
-            conn.execute(f"""UPDATE "{schema}".settings SET value = '1' WHERE key = 'version'""")
+            conn.execute(f"""UPDATE "{schema}".settings SET value = '{schemas.VERSION}' WHERE key = 'version'""")
 
     def test_an_older_one_is_migrated(self, pg_url, schema, monkeypatch):
         with PostgresStore(pg_url, schema=schema) as store:
             store.put([Memory("kept", id="a")])
-        steps = []
-        monkeypatch.setattr(schemas, "VERSION", 2)
-        monkeypatch.setattr(schemas.prepare, "__kwdefaults__", {"version": 2, "migrations": {1: steps.append}})
+        steps, now = [], schemas.VERSION
+        monkeypatch.setattr(schemas, "VERSION", now + 1)
+        monkeypatch.setattr(schemas.prepare, "__kwdefaults__", {"version": now + 1, "migrations": {now: steps.append}})
         with PostgresStore(pg_url, schema=schema) as store:
             assert len(steps) == 1
             assert store.count(view=NOW) == 1
         PostgresStore(pg_url, schema=schema).close()
         assert len(steps) == 1
         with psycopg.connect(pg_url, autocommit=True) as conn:
-            conn.execute(f"""UPDATE "{schema}".settings SET value = '1' WHERE key = 'version'""")
+            conn.execute(f"""UPDATE "{schema}".settings SET value = '{now}' WHERE key = 'version'""")
+
+    def test_from_1_to_2_indexes_of_full_vectors_go(self, pg_server):
+        url = pg_server.database()
+        with PostgresStore(url) as store:
+            store.put([Memory(f"{n}", id=f"{n}") for n in range(3)], vectors=[[1.0, n] for n in range(3)])
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute("SET search_path = hybridmem, public")
+            conn.execute(
+                "CREATE INDEX embeddings_hnsw_2 ON embeddings USING hnsw ((embedding::vector(2)) vector_cosine_ops) "
+                "WHERE dim = 2"
+            )
+            conn.execute("UPDATE settings SET value = '1' WHERE key = 'version'")
+            with PostgresStore(url, exact_below=1) as store:
+                assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
+                store.build_vector_index(2)
+                found = store.space(NOW, IndexSettings()).search("vector", Ask("", [1.0, 0.0]), k=2)
+                assert found.ids == ["0", "1"]
+            made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
+            assert "halfvec(2)" in made[0]
+            now = conn.execute("SELECT value FROM settings WHERE key = 'version'").fetchone()
+            assert now == (f"{schemas.VERSION}",)
+        pg_server.drop(url)
 
     def test_two_clients_open_an_empty_database_at_once(self, pg_server):
         url, errors = pg_server.database(), []

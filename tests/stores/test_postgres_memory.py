@@ -214,8 +214,8 @@ class TestSettings:
             assert all(int(id_[1:]) % 50 == 0 for id_ in found.ids)
             assert len(space.search("vector", Ask("", query, rare), k=50).ids) == 16
             if prefix is None:
-                with pytest.raises(ConfigError, match="2000"):
-                    store.build_vector_index(3000)
+                with pytest.raises(ConfigError, match="4000"):
+                    store.build_vector_index(5000)
         pg_server.drop(url)
 
     def test_bad_settings(self, pg_url):

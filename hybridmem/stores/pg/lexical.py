@@ -12,32 +12,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from hybridmem.filter_sql import SQL
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.types import Entry
 
-__all__ = ["ENTRY", "Bm25"]
+__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "tied"]
 
 ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
 """What ranking needs to know: every field of an Entry is a column of `memories`."""
+SPARE = 32
+"""So many more than k are fetched: among equals the newer one comes first, which a sort by score does not know."""
 
 # OFFSET 0 keeps the planner from turning "look these few terms up" into a walk over all postings.
 _WEIGHTS = """
-WITH q AS (SELECT * FROM unnest(?::text[], ?::float8[]) AS q (term, times)),
-s AS (SELECT memories AS n, CASE WHEN length > 0 THEN length / memories END AS avgdl FROM spaces WHERE namespace = ?),
+WITH s AS (
+  SELECT memories AS n, CASE WHEN length > 0 THEN ?::float8 * memories / length ELSE 0 END AS slope
+  FROM spaces WHERE namespace = ?),
 w AS MATERIALIZED (
-  SELECT q.term, c.n, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
-  FROM s, q CROSS JOIN LATERAL (
+  SELECT q.term, q.place, s.slope, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
+  FROM s, unnest(?::text[], ?::float8[]) WITH ORDINALITY AS q (term, times, place) CROSS JOIN LATERAL (
     SELECT count(*) AS n FROM postings p WHERE p.namespace = ? AND p.term = q.term OFFSET 0) c
   ORDER BY weight DESC, q.term)"""
-_SUM = "sum(w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + COALESCE(?::float8 / s.avgdl, 0) * p.length))))"
+_ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
+_KNOWN = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
+_SUM = "sum(w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + w.slope * p.length))))"
 _HITS = f"""{_WEIGHTS},
 hits AS (
   SELECT p.mem, {_SUM} AS score
-  FROM s, w CROSS JOIN LATERAL (
+  FROM w CROSS JOIN LATERAL (
     SELECT p.mem, p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p
   GROUP BY p.mem)"""
+_FOUND = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
+_ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
+
+
+class Known(NamedTuple):
+    """What a search has learned about its terms, so that scoring more memories need not count again."""
+
+    slope: float
+    """k1·b/avgdl."""
+    weights: Sequence[float]
+    """Each term's IDF times how often the query has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +65,43 @@ class Bm25:
     k1: float
     b: float
 
-    def _curve(self) -> tuple[float, float, float]:
-        return self.k1 + 1, self.k1 * (1 - self.b), self.k1 * self.b
+    def _curve(self) -> tuple[float, float]:
+        return self.k1 + 1, self.k1 * (1 - self.b)
 
     def _query(self, terms: Mapping[str, float]) -> tuple[object, ...]:
-        return list(terms), list(terms.values()), self.namespace, self.namespace
+        return self.k1 * self.b, self.namespace, list(terms), list(terms.values()), self.namespace
 
-    def search(self, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k best, each with its entry."""
+    def search(self, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /, *, ties: bool = False) -> SQL:
+        """The k best and a few more: (score, *entry, slope, weights).
+
+        Where the last of these few still equals the k-th (see `tied`), `ties` asks for everything that does: it has
+        to sort all hits, where a bounded sort is enough otherwise.
+        """
         bound = (*self._query(terms), *self._curve(), self.namespace)
-        rest = restriction(allowed)
-        order = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id LIMIT ?"
         if allowed is None:
-            top = ", top AS (SELECT * FROM hits ORDER BY round(score * 1e9) DESC FETCH FIRST (?) ROWS WITH TIES) "
+            few = f"FETCH FIRST {k:d} ROWS WITH TIES" if ties else f"LIMIT {k + SPARE:d}"
+            by = "round(score * 1e9)" if ties else "score"
             return SQL(
-                f"{_HITS}{top}SELECT h.score, {ENTRY} FROM top h JOIN memories m ON m.mem = h.mem {order}",
-                (*bound, k, k),
+                f"{_HITS}, top AS (SELECT * FROM hits ORDER BY {by} DESC {few}) SELECT {_FOUND} FROM top h "
+                f"JOIN memories m ON m.mem = h.mem {_ORDER} LIMIT {k + SPARE:d}",
+                bound,
             )
+        rest = restriction(allowed)
         return SQL(
-            f"{_HITS} SELECT h.score, {ENTRY} FROM hits h JOIN memories m ON m.mem = h.mem "
-            f"WHERE TRUE{rest.text} {order}",
-            (*bound, *rest.params, k),
+            f"{_HITS} SELECT {_FOUND} FROM hits h JOIN memories m ON m.mem = h.mem "
+            f"WHERE TRUE{rest.text} {_ORDER} LIMIT {k:d}",
+            (*bound, *rest.params),
         )
 
-    def score(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
+    def score(self, terms: Mapping[str, float], ids: Sequence[str], known: Known | None = None, /) -> SQL:
         """The scores of given memories: (id, score), only of those that match."""
+        weights: tuple[object, ...] = self._query(terms)
+        if known is not None:
+            weights = (known.slope, list(terms), list(known.weights))
         return SQL(
-            f"{_WEIGHTS} SELECT m.id, {_SUM} FROM s, memories m CROSS JOIN w JOIN postings p "
-            "ON p.namespace = m.namespace AND p.term = w.term AND p.mem = m.mem "
-            "WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
-            (*self._query(terms), *self._curve(), self.namespace, list(ids)),
+            f"{_WEIGHTS if known is None else _KNOWN} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
+            f"CROSS JOIN LATERAL ({_ONE} OFFSET 0) p WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
+            (*weights, *self._curve(), self.namespace, self.namespace, list(ids)),
         )
 
     def coverage(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
@@ -85,7 +109,11 @@ class Bm25:
         once = dict.fromkeys(terms, 1.0)
         return SQL(
             f"{_WEIGHTS} SELECT m.id, sum(w.weight) / (SELECT sum(weight) FROM w) FROM memories m CROSS JOIN w "
-            "JOIN postings p ON p.namespace = m.namespace AND p.term = w.term AND p.mem = m.mem "
-            "WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
-            (*self._query(once), self.namespace, list(ids)),
+            f"CROSS JOIN LATERAL ({_ONE} OFFSET 0) p WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
+            (*self._query(once), self.namespace, self.namespace, list(ids)),
         )
+
+
+def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> bool:
+    """Whether more may equal the k-th than `search` brought: its last row still does."""
+    return 0 < k < len(rows) == k + SPARE and round(rows[k - 1][0] * 1e9) <= round(rows[-1][0] * 1e9) + 1

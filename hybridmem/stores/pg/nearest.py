@@ -18,12 +18,14 @@ from hybridmem.stores.pg.chosen import restriction
 from hybridmem.stores.pg.lexical import ENTRY
 from hybridmem.types import Entry
 
-__all__ = ["Nearest", "as_text", "cosines", "index_name", "index_sql", "question", "ranked"]
+__all__ = ["Nearest", "as_text", "cosines", "index_name", "index_sql", "question", "ranked", "tied"]
 
-LIMIT = 2000
-"""pgvector indexes vectors of up to so many dimensions."""
+LIMIT = 4000
+"""pgvector indexes half-precision vectors of up to so many dimensions."""
 _SPARE = 16
 """So many more are fetched: float32 may put the last ones in a slightly different order."""
+_CLOSE = 1e-6
+"""Cosines that differ by less may have been swapped by the server's float32."""
 _UPDATED = 1 + Entry._fields.index("updated_at")
 
 
@@ -47,10 +49,17 @@ def cosines(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[float]:
     return scores
 
 
-def ranked(rows: Sequence[tuple[Any, ...]], asked: Vector, k: int, /) -> list[tuple[Any, ...]]:
-    """The k best of (vector, *entry) as (score, *entry): by cosine, then the newer, then the smaller id."""
+def ranked(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[tuple[Any, ...]]:
+    """Rows (vector, *entry) as (score, *entry): by cosine, then the newer, then the smaller id."""
     scored = [(score, *row[1:]) for score, row in zip(cosines(rows, asked), rows, strict=True)]
-    return sorted(scored, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))[:k]
+    return sorted(scored, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))
+
+
+def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
+    """The cosine down to which others may equal the k-th of what `exact` brought; None when none was left out."""
+    if not 0 < k < len(rows) == k + _SPARE or rows[k - 1][0] - rows[-1][0] > _CLOSE:
+        return None
+    return float(rows[k - 1][0]) - _CLOSE
 
 
 def as_text(row: Vector, /) -> str:
@@ -63,19 +72,23 @@ def index_name(dim: int, prefix: int | None, /) -> str:
     return f"embeddings_hnsw_{dim}" + (f"_{prefix}" if prefix else "")
 
 
-def index_sql(dim: int, prefix: int | None, /, *, m: int = 16, ef_construction: int = 64) -> str:
-    """The statement that builds it, while others go on reading and writing."""
+def index_sql(dim: int, prefix: int | None, /, *, m: int = 16, ef: int = 64) -> str:
+    """The statement that builds it, while others go on reading and writing.
+
+    The index holds half-precision copies (half the size, built in half the time): what it finds is scored by the
+    full vectors anyway.
+    """
     return (
         f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {index_name(dim, prefix)} ON embeddings USING hnsw "
-        f"(({_indexed('embedding', dim, prefix)}) vector_cosine_ops) WITH (m = {m:d}, "
-        f"ef_construction = {ef_construction:d}) WHERE dim = {dim:d}"
+        f"(({_indexed('embedding', dim, prefix)}) halfvec_cosine_ops) WITH (m = {m:d}, "
+        f"ef_construction = {ef:d}) WHERE dim = {dim:d}"
     )
 
 
 def _indexed(column: str, dim: int, prefix: int | None) -> str:
     if prefix:
-        return f"subvector({column}, 1, {prefix:d})::vector({prefix:d})"
-    return f"{column}::vector({dim:d})"
+        return f"subvector({column}, 1, {prefix:d})::halfvec({prefix:d})"
+    return f"{column}::halfvec({dim:d})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +101,25 @@ class Nearest:
     namespace: str
     prefix: int | None = None
 
-    def exact(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k nearest, every vector looked at; each with its entry."""
-        rest = restriction(allowed)
+    def exact(self, row: Vector, allowed: Set[str] | None, k: int, /, *, within: float | None = None) -> SQL:
+        """The k nearest and a few more, every vector looked at; each with its entry.
+
+        Only numbers are sorted; the vectors of the few that won are fetched afterwards. `within`: all whose cosine is
+        at least so high, the newest of equals first, which is asked where `tied` says that the few were too few.
+        """
+        rest, near = restriction(allowed), as_text(row)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        bound: tuple[Any, ...] = (near, self.namespace, len(row), *rest.params)
+        if within is None:
+            few, order = f"ORDER BY d LIMIT {k + _SPARE:d}", ""
+        else:
+            few, bound = "AND e.embedding <#> ?::vector <= ?", (*bound, near, -within)
+            order = f"ORDER BY round(t.d * 1e6), m.updated_at DESC NULLS LAST, m.id LIMIT {k + _SPARE:d}"
         return SQL(
-            f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding, e.embedding <#> ?::vector AS d "
-            f"FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} ORDER BY d "
-            "FETCH FIRST (?) ROWS WITH TIES) t JOIN memories m ON m.mem = t.mem "
-            "ORDER BY round(t.d * 1e6), m.updated_at DESC NULLS LAST, m.id LIMIT ?",
-            (as_text(row), self.namespace, len(row), *rest.params, k + _SPARE, k + _SPARE),
+            f"SELECT vector_send(v.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding <#> ?::vector AS d FROM "
+            f"embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} {few}) t "
+            f"JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem {order}",
+            (*bound, self.namespace),
         )
 
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
@@ -110,8 +132,9 @@ class Nearest:
         return SQL(
             f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding FROM embeddings e {join}"
             f"WHERE e.namespace = ? AND e.dim = {dim:d}{rest.text} "
-            f"ORDER BY {place} <=> ?::vector({self.prefix or dim:d}) LIMIT ?) t JOIN memories m ON m.mem = t.mem",
-            (self.namespace, *rest.params, near, wide),
+            f"ORDER BY {place} <=> ?::halfvec({self.prefix or dim:d}) LIMIT {wide:d}) t "
+            "JOIN memories m ON m.mem = t.mem",
+            (self.namespace, *rest.params, near),
         )
 
     def score(self, row: Vector, ids: Sequence[str], /) -> SQL:

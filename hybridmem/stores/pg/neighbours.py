@@ -8,17 +8,18 @@ of a seed comes with all its edges, so what activation can reach is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from hybridmem.filter_sql import SQL
-from hybridmem.indexes.base import Change
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
+from hybridmem.indexes.roster import Extra, Roster
 from hybridmem.indexes.spreading import Picture
 from hybridmem.stores.pg.chosen import Chosen
-from hybridmem.times import from_epoch
-from hybridmem.types import Activation, Edge, Hits, Memory
+from hybridmem.stores.pg.lexical import ENTRY
+from hybridmem.types import Activation, Edge, Entry, Hits
 
 __all__ = ["ServerGraph", "neighbourhood"]
 
@@ -65,6 +66,13 @@ def _steps(settings: GraphSettings) -> str:
     return " UNION ALL ".join(steps)
 
 
+_TYPES = {"id": "text", "source_id": "text", "thread": "text", "status": "text", "words": "integer"}
+_TYPES["access_count"] = "bigint"
+_NOTHING = ", ".join(
+    f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(name, "float8") for name in Entry._fields))
+)
+"""What only a node has: born, asks and its entry."""
+
 # Every look-up is a LATERAL with OFFSET 0: an index scan for each node, whatever the planner thinks of a table.
 _WALK = f"""
 WITH RECURSIVE walk (id, hop) AS (
@@ -77,26 +85,24 @@ WITH RECURSIVE walk (id, hop) AS (
   WHERE v.hop < ?
 ), near AS MATERIALIZED (SELECT id, min(hop) AS hop FROM walk GROUP BY id ORDER BY 2, 1 LIMIT {MOST}),
 inner_ AS MATERIALIZED (SELECT id FROM near WHERE hop < ?)
-SELECT 'n', m.* FROM near CROSS JOIN LATERAL (
-  SELECT m.id, m.thread, NULL::text, m.created_at, m.born::float8, m.asks FROM memories m
-  WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
-_EDGES = """
-SELECT 'e', e.* FROM inner_ i CROSS JOIN LATERAL (
-  SELECT a, b, relation, weight, NULL::float8, NULL::boolean FROM edges
-  WHERE namespace = ? AND {end} = i.id OFFSET 0) e"""
-_POINTERS = """
-SELECT 'p', p.id, p.target, NULL, NULL::float8, NULL::float8, NULL::boolean FROM inner_ i CROSS JOIN LATERAL (
-  SELECT id, target FROM pointers WHERE namespace = ? AND {end} = i.id OFFSET 0) p"""
-_MENTIONS = """
-SELECT 'm', o.id, o.entity, o.name, NULL::float8, NULL::float8, NULL::boolean FROM (
+SELECT 'n', NULL, NULL, NULL, NULL::float8, m.* FROM near CROSS JOIN LATERAL (
+  SELECT m.born, m.asks, {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
+_EDGES = f"""
+SELECT 'e', e.*, {_NOTHING} FROM inner_ i CROSS JOIN LATERAL (
+  SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND {{end}} = i.id OFFSET 0) e"""
+_POINTERS = f"""
+SELECT 'p', p.id, p.target, NULL, NULL::float8, {_NOTHING} FROM inner_ i CROSS JOIN LATERAL (
+  SELECT id, target FROM pointers WHERE namespace = ? AND {{end}} = i.id OFFSET 0) p"""
+_MENTIONS = f"""
+SELECT 'm', o.id, o.entity, o.name, NULL::float8, {_NOTHING} FROM (
   SELECT DISTINCT x.namespace, x.entity FROM inner_ i CROSS JOIN LATERAL (
-    SELECT namespace, entity FROM mentions WHERE namespace = ? AND id = i.id OFFSET 0) x WHERE {few}) e
+    SELECT namespace, entity FROM mentions WHERE namespace = ? AND id = i.id OFFSET 0) x WHERE {{few}}) e
 CROSS JOIN LATERAL (
   SELECT id, entity, name FROM mentions o WHERE o.namespace = e.namespace AND o.entity = e.entity OFFSET 0) o"""
 
 
 def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings, /, *, hops: int) -> SQL:
-    """The statement: rows (kind, a, b, name, number, number, flag) of nodes, edges, pointers and mentions."""
+    """The statement: rows (kind, a, b, name, weight, born, asks, *entry) of nodes, edges, pointers and mentions."""
     parts = [_WALK.format(steps=_steps(settings))]
     bound: list[Any] = [namespace, list(seeds), namespace, namespace, hops, hops, namespace]
     if settings.explicit > 0:
@@ -108,41 +114,31 @@ def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings,
     return SQL(" UNION ALL ".join(parts), (*bound, *[namespace] * (len(parts) - 1)))
 
 
-def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> Picture:
-    """The piece of graph as an index, frozen."""
+def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> tuple[Picture, list[Entry]]:
+    """The piece of graph as an index, frozen; and its nodes."""
     mentions: dict[str, list[str]] = {}
     pointers: dict[str, list[str]] = {}
     edges: dict[tuple[str, str, str], Edge] = {}
-    nodes = []
-    for kind, a, b, name, first, second, flag in rows:
+    nodes: list[tuple[int, bool, Entry]] = []
+    for kind, a, b, name, weight, born, asks, *fields in rows:
         if kind == "n":
-            nodes.append((int(second), a, b, first, flag))
+            nodes.append((born, asks, Entry._make(fields)))
         elif kind == "e":
-            edges[a, b, name] = Edge(a, b, name, first)
+            edges[a, b, name] = Edge(a, b, name, weight)
         elif kind == "p":
             pointers.setdefault(a, []).append(b)
         else:
             mentions.setdefault(a, []).append(name)
-    key = settings.links_key
+    nodes.sort(key=itemgetter(0))
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
-    changes = [
-        Change(
-            born,
-            id_,
-            Memory(
-                "?" if asks else "",
-                id=id_,
-                thread=thread,
-                entities=tuple(mentions.get(id_, ())),
-                created_at=None if created is None else from_epoch(created),
-                metadata={key: list(dict.fromkeys(pointers[id_]))} if id_ in pointers else {},
-            ),
-            born=born,
-        )
-        for born, id_, thread, created, asks in sorted(nodes, key=lambda node: node[0])
-    ]
-    index.apply([*changes, *(Change(0, "", edge=edge) for edge in edges.values())])
-    return index.snapshot()
+    roster = Roster()
+    for born, asks, entry in nodes:
+        links = pointers.get(entry.id)
+        named = tuple(mentions.get(entry.id, ()))
+        links = None if links is None else list(dict.fromkeys(links))
+        roster.note(entry.id, entry, born, Extra(asks, named, links))
+    index.load(roster, edges.values())
+    return index.snapshot(), [entry for _, _, entry in nodes]
 
 
 class ServerGraph:
@@ -156,10 +152,11 @@ class ServerGraph:
         /,
         *,
         items: Callable[[Sequence[str]], list[Any]],
+        learn: Callable[[Iterable[Entry]], None],
         allowed: Set[str] | None = None,
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
-        self._items, self._allowed = items, allowed
+        self._items, self._learn, self._allowed = items, learn, allowed
         self._seen: dict[tuple[frozenset[str], int], Picture] = {}
 
     def _around(self, seeds: Mapping[str, float], hops: int) -> Picture:
@@ -167,8 +164,9 @@ class ServerGraph:
         found = self._seen.get(key)
         if found is None:
             rows = self._run(neighbourhood(self._namespace, sorted(seeds), self._settings, hops=hops))
-            found = _picture(rows, self._settings)
-            found = replace(found, fetch=self._items, allowed=self._choose([row[1] for row in rows if row[0] == "n"]))
+            found, nodes = _picture(rows, self._settings)
+            self._learn(nodes)
+            found = replace(found, fetch=self._items, allowed=self._choose([node.id for node in nodes]))
             self._seen[key] = found
         return found
 

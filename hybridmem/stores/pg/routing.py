@@ -7,6 +7,7 @@ from typing import Any
 
 from hybridmem.errors import StoreError
 from hybridmem.filter_sql import SQL
+from hybridmem.stores.pg.adapt import translate
 from hybridmem.stores.pg.database import Conn, Database
 
 __all__ = ["Router"]
@@ -25,9 +26,10 @@ class Router:
 
     def run(self, statement: SQL, /) -> Rows:
         """The rows of one statement."""
+        text = translate(statement.text)
 
-        def work(conn: Conn) -> Rows:
-            rows: Rows = conn.execute(*statement).fetchall()
+        def work(conn: Conn) -> Rows:  # vectors come as they are rather than as hexadecimal text
+            rows: Rows = conn.raw.execute(text, statement.params, binary=True).fetchall()
             return rows
 
         if self.replica is not None and not self.behind:

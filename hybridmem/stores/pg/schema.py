@@ -25,7 +25,7 @@ __all__ = [
     "version_of",
 ]
 
-VERSION = 1
+VERSION = 2
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the one sequence; taken last in a write, so that numbers follow the order of commits
@@ -154,8 +154,20 @@ END $$
 """
 
 Migration = Callable[[Conn], None]
-MIGRATIONS: Mapping[int, Migration] = {}
-"""From each version to the next: `{1: add_a_column}` brings a store of version 1 to version 2."""
+
+
+def _drop_full_indexes(conn: Conn) -> None:
+    """1 → 2: the HNSW indexes hold half-precision vectors; those of full vectors are built anew when searched."""
+    found = conn.raw.execute(
+        "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() "
+        "AND indexname LIKE 'embeddings\\_hnsw\\_%'"
+    )
+    for (name,) in found.fetchall():
+        conn.raw.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes}
+"""From each version to the next: `{1: change}` brings a store of version 1 to version 2."""
 
 
 def prepare(

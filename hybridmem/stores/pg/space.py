@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.errors import EmbeddingError
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
-from hybridmem.stores.pg.lexical import ENTRY, Bm25
+from hybridmem.stores.pg import lexical, nearest
+from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
 from hybridmem.stores.pg.neighbours import ServerGraph
 from hybridmem.stores.pg.wording import Run, Searcher
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PgSpace"]
 
+_END = 1 + len(Entry._fields)
 _TRUST = 5.0
 """For so many seconds what is known of a namespace's size decides how its vectors are searched."""
 
 
 class PgSpace:
     """Answers each arm by one statement; implements `hybridmem.space.Space`."""
+
+    own_thread_from = 0.002
+    """Seconds from which an arm is asked in a thread of its own: it waits for the server rather than computes here."""
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class PgSpace:
         has_vectors: Callable[[], bool],
         exact_below: int,
         prefix: int | None,
+        want_index: Callable[[int], None],
         catch_up: Callable[[], None] | None = None,
         words: Searcher | None = None,
     ) -> None:
@@ -44,15 +50,16 @@ class PgSpace:
         self._bm25 = Bm25(namespace, settings.k1, settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
-        self._catch_up = catch_up
+        self._want_index, self._catch_up = want_index, catch_up
         self._beside = words
         """The engine that ranks words instead of the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
+        self._known: dict[tuple[tuple[str, float], ...], Known] = {}
         self._large: tuple[float, int, bool] = (0.0, 0, False)
 
     def refresh(self) -> None:
         """A new question: what was read for an earlier one may be out of date."""
-        self._entries = {}
+        self._entries, self._known = {}, {}
         if self._catch_up is not None:
             self._catch_up()
 
@@ -64,7 +71,7 @@ class PgSpace:
         rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
-            entries[row[1]] = Entry._make(row[1:])
+            entries[row[1]] = Entry._make(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
     def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
@@ -73,7 +80,12 @@ class PgSpace:
             return ()
         if self._beside is not None:
             return self._beside.search(self._run, terms, ask.allowed, k)
-        return self._run(self._bm25.search(terms, ask.allowed, k))
+        rows = self._run(self._bm25.search(terms, ask.allowed, k))
+        if ask.allowed is None and lexical.tied(rows, k):
+            rows = self._run(self._bm25.search(terms, None, k, ties=True))
+        if rows:
+            self._known[tuple(terms.items())] = Known(*rows[0][_END:])
+        return rows[:k]
 
     def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._settings.vectors or not self._has_vectors():
@@ -82,11 +94,14 @@ class PgSpace:
         if self._is_large(len(row)):
             found = self._run(self._nearest.approximate(row, ask.allowed, k))
             if len(found) >= k:
-                return ranked(found, row, k)
-        found = self._run(self._nearest.exact(row, ask.allowed, k))
+                return ranked(found, row)[:k]
+        found = ranked(self._run(self._nearest.exact(row, ask.allowed, k)), row)
         if not found:
             self._check_dimension(len(row))
-        return ranked(found, row, k)
+        within = nearest.tied(found, k)
+        if within is not None:
+            found = ranked(self._run(self._nearest.exact(row, ask.allowed, k, within=within)), row)
+        return found[:k]
 
     def _is_large(self, dim: int) -> bool:
         """Whether the namespace holds many vectors and there is an HNSW index for them."""
@@ -95,12 +110,15 @@ class PgSpace:
             name = index_name(dim, self._nearest.prefix)
             rows = self._run(
                 SQL(
-                    "SELECT (SELECT vectors FROM spaces WHERE namespace = ?) >= ? AND EXISTS (SELECT 1 FROM pg_index "
+                    "SELECT (SELECT vectors FROM spaces WHERE namespace = ?) >= ?, EXISTS (SELECT 1 FROM pg_index "
                     "WHERE indexrelid = to_regclass(?) AND indisvalid)",
                     (self._namespace, self._exact_below, name),
                 )
             )
-            large = bool(rows[0][0])
+            many, indexed = rows[0]
+            large = bool(many and indexed)
+            if many and not indexed:
+                self._want_index(dim)
             self._large = (time.monotonic(), dim, large)
         return large
 
@@ -125,7 +143,7 @@ class PgSpace:
     def _word_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
         if self._beside is not None:
             return self._beside.score(self._run, terms, ids)
-        return self._run(self._bm25.score(terms, ids))
+        return self._run(self._bm25.score(terms, ids, self._known.get(tuple(terms.items()))))
 
     def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
@@ -155,7 +173,10 @@ class PgSpace:
         settings = self._settings.graph
         if settings is None:
             return None
-        return ServerGraph(self._namespace, settings, self._run, items=self.entries, allowed=allowed)
+        return ServerGraph(self._namespace, settings, self._run, items=self.entries, learn=self._learn, allowed=allowed)
+
+    def _learn(self, entries: Iterable[Entry]) -> None:
+        self._entries.update((entry.id, entry) for entry in entries)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

@@ -13,10 +13,9 @@ from hybridmem.stores.log import COLUMNS as HEAD
 from hybridmem.stores.log import Head
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.derive import Derived, Deriver
-from hybridmem.stores.pg.nearest import index_name, index_sql
 from hybridmem.stores.pg.schema import get_setting, has_vectors, set_setting
 
-__all__ = ["adopt", "build_vector_index", "check", "rebuild"]
+__all__ = ["adopt", "check", "rebuild"]
 
 _MOST = 5
 _BATCH = 2000
@@ -174,22 +173,6 @@ def rebuild(conn: Conn, deriver: Deriver, name: str, progress: Progress | None =
         if progress is not None:
             progress(done, total)
     return done
-
-
-def build_vector_index(
-    conn: Conn, dim: int, prefix: int | None, /, *, m: int, ef_construction: int, memory: str
-) -> None:
-    """Build an HNSW index beside the running work; one that was broken off half-way is built anew."""
-    name = index_name(dim, prefix)
-    valid = conn.raw.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (name,)).fetchone()
-    if valid == (False,):
-        conn.raw.execute(f"DROP INDEX CONCURRENTLY {name}")
-    conn.raw.execute("SELECT set_config('maintenance_work_mem', %s, false)", (memory,))
-    statement = index_sql(dim, prefix, m=m, ef_construction=ef_construction)
-    if conn.raw.execute("SELECT relkind FROM pg_class WHERE oid = 'embeddings'::regclass").fetchone() == ("p",):
-        statement = statement.replace("CONCURRENTLY ", "")  # over partitions PostgreSQL cannot build beside the work
-    conn.raw.execute(statement)
-    conn.raw.execute("RESET maintenance_work_mem")
 
 
 def _next(conn: Conn, last: int) -> list[tuple[Any, ...]]:
