@@ -214,10 +214,9 @@ def remembered(ratios):
     return kept
 
 
-def by_python(kept):
-    """A table of ratios, one column for each interpreter."""
+def by_python(kept, names):
+    """A table of these ratios, one column for each interpreter."""
     versions = sorted(kept, key=lambda version: int(version.split(".")[1]))
-    names = list(kept[versions[-1]])
     rows = [[name, *[f"{kept[version].get(name, float('nan')):.2f}" for version in versions]] for name in names]
     return table(["ours / theirs", *[f"Python {version}" for version in versions]], rows)
 
@@ -252,7 +251,7 @@ def main():
     more = {f"{name}, fresh": found["ours"] / found["theirs"] for name, found in fresh.items()}
     if args.write or args.keep:
         kept = remembered({name: round(ratio, 3) for name, ratio in (ratios | more).items()})
-        parts += ["## By Python version", by_python(kept)]
+        parts += ["## By Python version", by_python(kept, [*ratios, *more])]
         parts += ["Each column by `python benchmarks/fusion.py --keep` under that interpreter, on this machine."]
     if not args.keep:
         parts += ["## Two retrievers of 0.2 s each", *slow_arms()]
