@@ -32,13 +32,14 @@ from hybridmem.types import ArmList
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader
 from llamaindex_hybridmem import QueryFusionRetriever
-from llamaindex_hybridmem._conversion import to_arm_list
+from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
 from llamaindex_hybridmem._sources import Found
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 RECIPE = Fusion(gate=QualityGate(floor={"a": 0.1, "b": 0.1}), dedup=SourceDedup(), boost=HalfLife())
 SIZES = (20, 100, 1000)
+READER = NodeReader()
 KEPT = OUT / "fusion-python.json"
 
 
@@ -109,21 +110,27 @@ def fuse_documents(size, *, fresh):
     return medians(rivals, make, rounds=max(31, 6_000 // size), calls=1 if fresh else max(1, 400 // size), fresh=fresh)
 
 
-def fuse_nodes(size, k=None, *, fresh):
-    """From the retrievers' lists to a list of results, as each returns them: theirs are the nodes that came in."""
+def fuse_nodes(size, k=None, *, fresh, bare=False):
+    """From the retrievers' lists to a list of results, as each returns them: theirs are the nodes that came in.
+
+    `bare`: the fusing alone, from lists in columns to a ranking.
+    """
     one, two = places(size)
     scores = [1 - i / size for i in range(size)]
     old = OldQueryFusion([LlamaFixed([]), LlamaFixed([])], llm=MockLLM(), num_queries=1)
 
     def ours(lists):
-        arms = [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]
+        if bare:
+            return RECIPE.run(lists[2], reader=READER, now=NOW)
+        arms = [to_arm_list(name, found) for name, found in zip("ab", lists[:2], strict=True)]
         return Found(RECIPE, "?", arms, (), NOW, k).answer().nodes
 
     def theirs(lists):
-        return old._reciprocal_rerank_fusion({("?", i): found for i, found in enumerate(lists)})[:k]  # noqa: SLF001
+        return old._reciprocal_rerank_fusion({("?", i): found for i, found in enumerate(lists[:2])})[:k]  # noqa: SLF001
 
     def make():
-        return [nodes(one, scores), nodes(two, scores)]
+        lists = [nodes(one, scores), nodes(two, scores)]
+        return [*lists, [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]]
 
     rivals = {"ours": ours, "theirs": theirs}
     return medians(rivals, make, rounds=max(31, 3_000 // size), calls=1 if fresh else max(1, 200 // size), fresh=fresh)
@@ -183,7 +190,7 @@ def plot(ratios):
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 4.2))
+    figure, axes = plt.subplots(figsize=(9, 5))
     names = list(ratios)[::-1]
     bars = axes.barh(names, [ratios[name] for name in names], color="#3b7dd8")
     axes.bar_label(bars, fmt="%.2f", padding=3)
@@ -200,6 +207,8 @@ def fusing(sizes, *, fresh):
     found = {}
     for size in sizes:
         found[f"2×{size} documents, against EnsembleRetriever"] = fuse_documents(size, fresh=fresh)
+    for size in sizes:
+        found[f"2×{size} nodes, ranking alone, against QueryFusionRetriever"] = fuse_nodes(size, fresh=fresh, bare=True)
     for k, which in ((10, "top 10"), (None, "all")):
         for size in sizes:
             found[f"2×{size} nodes, {which}, against QueryFusionRetriever"] = fuse_nodes(size, k, fresh=fresh)
@@ -214,10 +223,9 @@ def remembered(ratios):
     return kept
 
 
-def by_python(kept):
-    """A table of ratios, one column for each interpreter."""
+def by_python(kept, names):
+    """A table of these ratios, one column for each interpreter."""
     versions = sorted(kept, key=lambda version: int(version.split(".")[1]))
-    names = list(kept[versions[-1]])
     rows = [[name, *[f"{kept[version].get(name, float('nan')):.2f}" for version in versions]] for name in names]
     return table(["ours / theirs", *[f"Python {version}" for version in versions]], rows)
 
@@ -227,7 +235,8 @@ ABOUT = (
     " in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts have 400 "
     "characters. Documents are fused from lists to a ranked list of the same documents, as EnsembleRetriever does. "
     "Nodes are fused from the retrievers' lists to a list of results: ours makes a new result object for each, with"
-    " its score and a receipt on demand, where QueryFusionRetriever writes its score into the objects that came in."
+    " its score and a receipt on demand, where QueryFusionRetriever writes its score into the objects that came in;"
+    " `ranking alone` leaves our conversions out."
     " Fresh objects are made for each call, as a store makes them: their strings have not been hashed yet, and "
     "little of them is in the processor's cache. Drop-ins return the top 10 (LlamaIndex) or the whole union "
     "(LangChain), as their originals do."
@@ -252,7 +261,7 @@ def main():
     more = {f"{name}, fresh": found["ours"] / found["theirs"] for name, found in fresh.items()}
     if args.write or args.keep:
         kept = remembered({name: round(ratio, 3) for name, ratio in (ratios | more).items()})
-        parts += ["## By Python version", by_python(kept)]
+        parts += ["## By Python version", by_python(kept, [*ratios, *more])]
         parts += ["Each column by `python benchmarks/fusion.py --keep` under that interpreter, on this machine."]
     if not args.keep:
         parts += ["## Two retrievers of 0.2 s each", *slow_arms()]
