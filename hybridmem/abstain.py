@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from hybridmem.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hybridmem.asking import Answer
     from hybridmem.cases import Case
-    from hybridmem.engine import Answer
     from hybridmem.memory import HybridMemory
 
 __all__ = ["Calibration", "answer_confidence", "calibrate", "check_confidence", "confidence", "threshold"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from hybridmem.abstain import answer_confidence
+from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
@@ -19,43 +18,19 @@ from hybridmem.fanout import Job, Outcome, Pace, in_thread, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
+from hybridmem.reembedding import embed_again, record, recorded
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
-from hybridmem.types import ArmList, Graph, Hits, Ranking
+from hybridmem.types import ArmList, Hits, Ranking
 
-__all__ = ["Answer", "Engine", "Question", "listed"]
+__all__ = ["Engine"]
 
 T = TypeVar("T")
-REEMBED = 1_000
 OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 PAST_SPACES = 4
 """How many as-of spaces are kept: each holds the indexes of one moment."""
-
-
-class Question(NamedTuple):
-    """Everything that decides an answer, beside the store."""
-
-    text: str
-    view: View
-    k: int
-    recipe: Fusion
-    filter: Any = None
-    vector: Any = None
-    min_confidence: float | None = None
-
-
-class Answer(NamedTuple):
-    """A ranking with all that made it, so that it can be explained later by the same pure function."""
-
-    ranking: Ranking
-    lists: Sequence[ArmList]
-    question: Question
-    space: Space
-    graph: Graph | None
-    now: float
-    degraded: bool = False
 
 
 class Engine:
@@ -87,23 +62,12 @@ class Engine:
 
     def check_embedder(self) -> None:
         """Refuse an embedder other than the one whose vectors are stored; finish a re-embedding that was cut short."""
-        recorded = self.recorded()
-        if recorded is None or self.embedder is None:
+        known = recorded(self.store)
+        if known is None or self.embedder is None:
             return
-        check_same(recorded["name"], recorded["dim"], self.embedder)
-        if recorded.get("unfinished"):
+        check_same(known["name"], known["dim"], self.embedder)
+        if known.get("unfinished"):
             self.reindex(None)
-
-    def recorded(self) -> dict[str, Any] | None:
-        """The embedder whose vectors are stored: its name and dimension."""
-        text = self.store.get_meta("embedder")
-        return None if text is None else dict(json.loads(text))
-
-    def record(self, embedder: Embedder, *, unfinished: bool = False) -> None:
-        """Write down whose vectors these are."""
-        now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
-        if self.recorded() != now:
-            self.store.set_meta("embedder", json.dumps(now))
 
     # --- spaces
 
@@ -266,25 +230,12 @@ class Engine:
         names = self.store.namespaces()
         if self.embedder is not None:
             self.embedder.probe()
-            self.record(self.embedder, unfinished=True)
-            self._embed_again(self.embedder, names, progress)
-            self.record(self.embedder)
+            record(self.store, self.embedder, unfinished=True)
+            embed_again(self.store, self.embedder, names, progress)
+            record(self.store, self.embedder)
         self.forget_spaces()
         for name in names:
             self.space(View(name)).save()
-
-    def _embed_again(self, embedder: Embedder, names: Sequence[str], progress: Progress | None) -> None:
-        total = sum(self.store.count(view=View(name, superseded=True)) for name in names)
-        done = 0
-        for name in names:
-            everything = self.store.list(view=View(name, superseded=True))
-            while batch := list(islice(everything, REEMBED)):
-                vectors = embedder.documents([memory.embedded for memory in batch])
-                rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
-                self.store.set_vectors(rows, namespace=name)
-                done += len(batch)
-                if progress is not None:
-                    progress(done, total)
 
     def health(self, questions: Iterable[Question], *, k: int, recipe: Fusion) -> Health:
         """How each arm does over these questions."""
@@ -327,42 +278,5 @@ class Engine:
             lists=answer.lists,
             shown=shown,
             texts=texts,
-            hidden=lambda key: self._hidden(key, question),
+            hidden=lambda key: hidden(self.store, key, question),
         )
-
-    def _hidden(self, key: str, question: Question) -> str | None:
-        """Why a memory is not even searched: nothing is said of other namespaces."""
-        view = question.view
-        versions = self.store.history(key, namespace=view.namespace)
-        if view.as_of is not None:
-            versions = [version for version in versions if version.at <= view.as_of]
-        if not versions:
-            return "there is no such memory" + ("" if view.as_of is None else " at that time")
-        if versions[-1].deleted:
-            return "it was forgotten"
-        if versions[-1].memory.status == "superseded" and not view.superseded:
-            return "it was superseded"
-        if question.filter is not None and key not in self.store.ids(view=view, filter=question.filter):
-            return f"it does not pass the filter {question.filter!r}"
-        return None
-
-
-def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:
-    """An arm's hits as entries; one that left the view between two reads is dropped."""
-    entries = space.entries(hits.ids)
-    if None in entries:
-        rows = [(e, s) for e, s in zip(entries, hits.scores, strict=True) if e is not None]
-        return ArmList(name, [entry for entry, _ in rows], [score for _, score in rows], known=known)
-    return ArmList(name, entries, hits.scores, known=known)
-
-
-def complete(space: Space, ask: Ask, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
-    """What each arm thinks of the candidates that only the others found; a score of 0 is no opinion."""
-    known = {arm: dict(zip(*hits, strict=True)) for arm, hits in found.items()}
-    everything = dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()]))
-    for arm, opinions in known.items():
-        missing = [key for key in everything if key not in opinions]
-        if missing:
-            scores = space.score(arm, ask, missing)
-            opinions.update([pair for pair in zip(missing, scores, strict=True) if pair[1]])  # type: ignore[misc]
-    return known

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybridmem.abstain import check_confidence
+from hybridmem.asking import Question
+from hybridmem.content import Content, as_memory
 from hybridmem.embed import Embedder, as_embedder
-from hybridmem.engine import Question
-from hybridmem.errors import ConfigError, MissingExtraError, NotFoundError
+from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.explain import Explanation
 from hybridmem.fusion import Fusion
 from hybridmem.health import Health, reach_warnings
 from hybridmem.indexes.graph import GraphSettings
-from hybridmem.opening import open_engine
+from hybridmem.opening import open_engine, pick_embedder
 from hybridmem.recipes import load_recipe
+from hybridmem.reembedding import record
 from hybridmem.results import Result
 from hybridmem.space import IndexSettings
 from hybridmem.stages import Pack
@@ -31,7 +33,6 @@ from hybridmem.types import Edge, Memory
 __all__ = ["HybridMemory"]
 
 Self = TypeVar("Self", bound="HybridMemory")
-Content = str | Memory | Mapping[str, Any]
 BATCH = 1_000
 """Memories embedded and written in one transaction: what progress has reported is on disk."""
 
@@ -134,7 +135,7 @@ class HybridMemory:
 
     def add(self, content: Content, /, **fields: Any) -> str:
         """Remember one thing and give its id: a text with fields, a Memory, or a dict."""
-        return self.add_many([_memory(content, fields)])[0]
+        return self.add_many([as_memory(content, fields)])[0]
 
     def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
         """Remember many, a thousand to a transaction; `progress(done, total)` counts what is safe on disk."""
@@ -142,7 +143,7 @@ class HybridMemory:
         ids: list[str] = []
         batch: list[Memory] = []
         for content in contents:
-            batch.append(_memory(content, {}))
+            batch.append(as_memory(content, {}))
             if len(batch) >= BATCH:
                 ids += self._put(batch)
                 batch = []
@@ -157,12 +158,12 @@ class HybridMemory:
         vectors = None
         if self.embedder is not None:
             vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
-            self._engine.record(self.embedder)
+            record(self.store, self.embedder)
         return self.store.put(batch, namespace=self._namespace, vectors=vectors)
 
     def update(self, id: str, /, **changes: Any) -> Memory:
         """Change fields of a memory; the old version stays in its history."""
-        new = _memory(dataclasses.replace(self.get(id), updated_at=None), changes)
+        new = as_memory(dataclasses.replace(self.get(id), updated_at=None), changes)
         self._put([new])
         return self.get(id)
 
@@ -285,42 +286,6 @@ class HybridMemory:
 
 
 _HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
-_FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
-
-
-def _memory(content: Content, fields: Mapping[str, Any]) -> Memory:
-    """A Memory from a text, a dict or a Memory, with more fields; unknown ones are refused with the known ones."""
-    if isinstance(content, Memory):
-        given: dict[str, Any] = dict(fields)
-    elif isinstance(content, str):
-        given = {"text": content, **fields}
-    elif isinstance(content, Mapping):
-        given = {**content, **fields}
-    else:
-        raise ConfigError(f"cannot remember a {type(content).__name__}: give a text, a Memory or a dict")
-    for name in given:
-        if name not in _FIELDS:
-            raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
-    for name in ("tags", "entities"):
-        if name in given:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    if isinstance(content, Memory):
-        return dataclasses.replace(content, **given)
-    if "text" not in given:
-        raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
-    return Memory(**given)
-
-
-def pick_embedder(given: Any) -> Embedder | None:
-    """An embedder from what a user gives: an object, "local", None, or "auto" for local where it is installed."""
-    if given is None:
-        return None
-    if given != "auto" if isinstance(given, str) else True:
-        return as_embedder(given)
-    try:
-        return as_embedder("local")
-    except MissingExtraError:
-        return None
 
 
 def _moment(as_of: Any) -> float:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridmem.embed import Embedder
+from hybridmem.embed import Embedder, as_embedder
 from hybridmem.engine import Engine
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.space import IndexSettings
 from hybridmem.stores.base import Store, View
 
-__all__ = ["open_engine", "open_store"]
+__all__ = ["open_engine", "open_store", "pick_embedder"]
 
 POSTGRES = ("postgresql://", "postgres://")
 
@@ -37,6 +37,18 @@ def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **opt
     from hybridmem.stores.sqlite import SQLiteStore
 
     return SQLiteStore(text, clock=clock, **options)
+
+
+def pick_embedder(given: Any) -> Embedder | None:
+    """An embedder from what a user gives: an object, "local", None, or "auto" for local where it is installed."""
+    if given is None:
+        return None
+    if given != "auto" if isinstance(given, str) else True:
+        return as_embedder(given)
+    try:
+        return as_embedder("local")
+    except MissingExtraError:
+        return None
 
 
 def open_engine(

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.asking import listed
 from hybridmem.cases import Case
-from hybridmem.engine import listed
 from hybridmem.evaluate import Asked
 from hybridmem.fusion import Fusion
 from hybridmem.indexes.bm25 import BM25Index

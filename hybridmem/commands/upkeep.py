@@ -26,7 +26,7 @@ def _reindex(args: argparse.Namespace) -> int:
     chosen = args.embedder
     args.embedder = "none"
     with open_memory(args) as memory:
-        from hybridmem.memory import pick_embedder
+        from hybridmem.opening import pick_embedder
 
         memory.reindex(embedder=None if chosen == "none" else pick_embedder(chosen), progress=progress("embedded"))
         print(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")

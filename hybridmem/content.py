@@ -1,0 +1,38 @@
+"""What a memory can be told: a text, a Memory or a dict, with more fields beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.types import Memory
+
+__all__ = ["Content", "as_memory"]
+
+Content = str | Memory | Mapping[str, Any]
+_FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
+
+
+def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
+    """A Memory from a text, a dict or a Memory, with more fields; unknown ones are refused with the known ones."""
+    if isinstance(content, Memory):
+        given: dict[str, Any] = dict(fields)
+    elif isinstance(content, str):
+        given = {"text": content, **fields}
+    elif isinstance(content, Mapping):
+        given = {**content, **fields}
+    else:
+        raise ConfigError(f"cannot remember a {type(content).__name__}: give a text, a Memory or a dict")
+    for name in given:
+        if name not in _FIELDS:
+            raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
+    for name in ("tags", "entities"):
+        if name in given:
+            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    if isinstance(content, Memory):
+        return dataclasses.replace(content, **given)
+    if "text" not in given:
+        raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
+    return Memory(**given)
