@@ -111,8 +111,8 @@ def _words(f: Figures) -> list[str]:
 
 def _picky(who: str, f: Filtered) -> str:
     return (
-        f"Where {who} passes, no question got fewer than {f.fewest} of its 10, {100 * f.agreement:.1f} % of them the exact "
-        f"ones, in {f.near:.1f} ms (without the index {f.exact:.1f} ms)."
+        f"Where {who} passes, no question got fewer than {f.fewest} of its 10, {100 * f.agreement:.1f} % of them the "
+        f"exact ones, in {f.near:.1f} ms (without the index {f.exact:.1f} ms)."
     )
 
 
