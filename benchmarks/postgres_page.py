@@ -102,8 +102,8 @@ def _words(f: Figures) -> list[str]:
         f"its 40 seeds by words in it. hybridmem loaded {f.loaded:,.0f} memories a second (batches of 5,000, no index)."
     )
     picky = (
-        "By vectors with a filter, HNSW on: the server's planner chooses whether to walk on through the index until "
-        "enough have passed, or to look at all that pass. "
+        "By vectors with a filter, HNSW on: the scan of the index goes on until enough have passed, or 4,000 have been "
+        "asked; what comes back short is searched exactly among those that pass. "
         f"{_picky('one memory in two', f.filtered['common'])} {_picky('one in a hundred', f.filtered['rare'])}"
     )
     return [box, everybody, spaces, picky, graph]

@@ -37,6 +37,8 @@ from hybridmem.stores.pg.space import PgSpace
 
 __all__ = ["PostgresStore"]
 
+_MOST_WALKED = 4000
+"""So many neighbours are asked whether they pass a filter; where fewer than k did, looking at all that pass is quicker."""
 _list = list  # `PostgresStore.list` hides the builtin inside the class
 
 
@@ -79,6 +81,7 @@ class PostgresStore(Reading):
         # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
         # and no compiling of statements that take milliseconds
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
+        tuning["hnsw.max_scan_tuples"] = str(_MOST_WALKED)
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
         self._indexes = VectorIndexes(self._db, prefix=prefix, auto=auto_index)
