@@ -38,7 +38,7 @@ from hybridmem.stores.pg.space import PgSpace
 __all__ = ["PostgresStore"]
 
 _MOST_WALKED = 4000
-"""So many neighbours are asked whether they pass a filter; where fewer than k did, looking at all that pass is quicker."""
+"""So many neighbours are asked whether they pass a filter; if fewer than k do, all that pass are looked at instead."""
 _list = list  # `PostgresStore.list` hides the builtin inside the class
 
 
