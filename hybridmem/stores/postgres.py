@@ -39,6 +39,8 @@ from hybridmem.stores.pg.turns import Turns
 
 __all__ = ["PostgresStore"]
 
+_MOST_WALKED = 4000
+"""So many neighbours are asked whether they pass a filter; if fewer than k do, all that pass are looked at instead."""
 _list = list  # `PostgresStore.list` hides the builtin inside the class
 
 
@@ -83,6 +85,7 @@ class PostgresStore(Reading, Writer):
         # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
         # and no compiling of statements that take milliseconds
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
+        tuning["hnsw.max_scan_tuples"] = str(_MOST_WALKED)
         super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)

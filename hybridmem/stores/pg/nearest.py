@@ -125,16 +125,19 @@ class Nearest:
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
         """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
         dim, rest = len(row), restriction(allowed)
-        join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        # OFFSET 0: each neighbour is asked whether it passes. The planner cannot know how many pass a filter over
+        # expressions, guesses very few, and would measure the distance of all that pass.
+        each = f"CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.mem = e.mem{rest.text} OFFSET 0) m "
+        join = each if allowed is not None else ""
         place = _indexed("e.embedding", dim, self.prefix)
         near = as_text(row[: self.prefix] if self.prefix else row)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
             f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding FROM embeddings e {join}"
-            f"WHERE e.namespace = ? AND e.dim = {dim:d}{rest.text} "
+            f"WHERE e.namespace = ? AND e.dim = {dim:d} "
             f"ORDER BY {place} <=> ?::halfvec({self.prefix or dim:d}) LIMIT {wide:d}) t "
             "JOIN memories m ON m.mem = t.mem",
-            (self.namespace, *rest.params, near),
+            (*rest.params, self.namespace, near),
         )
 
     def score(self, row: Vector, ids: Sequence[str], /) -> SQL:
