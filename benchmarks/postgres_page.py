@@ -88,8 +88,8 @@ def _words(f: Figures) -> list[str]:
         f"{_ratios(one)}. Without any index, every vector looked at (`{exact}`), it is {_ratios(one, exact)}."
     )
     everybody = (
-        f"With HNSW for all three it is {_ratios(hnsw)}. LangChain joins the words of a question with AND, hybridmem with "
-        f"OR, scored by exact BM25: that arm alone takes {hnsw['bm25 arm'][0]:.1f} ms of its {hnsw[OURS][0]:.1f}. What "
+        f"With HNSW for all three it is {_ratios(hnsw)}. LangChain joins the words of a question with AND, hybridmem "
+        f"with OR, scored by exact BM25: that arm alone takes {hnsw['bm25 arm'][0]:.1f} ms of its {hnsw[OURS][0]:.1f}. What "
         "LangChain's two parts cost and find each was not measured apart."
     )
     spaces = (
