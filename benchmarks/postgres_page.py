@@ -89,8 +89,8 @@ def _words(f: Figures) -> list[str]:
     )
     everybody = (
         f"With HNSW for all three it is {_ratios(hnsw)}. LangChain joins the words of a question with AND, hybridmem "
-        f"with OR, scored by exact BM25: that arm alone takes {hnsw['bm25 arm'][0]:.1f} ms of its {hnsw[OURS][0]:.1f}. What "
-        "LangChain's two parts cost and find each was not measured apart."
+        f"with OR, scored by exact BM25: that arm alone takes {hnsw['bm25 arm'][0]:.1f} ms of its {hnsw[OURS][0]:.1f}. "
+        "What LangChain's two parts cost and find each was not measured apart."
     )
     spaces = (
         f"In 100 namespaces hybridmem is {_ratios(many)}. There both rivals have an index on the field that tells "
