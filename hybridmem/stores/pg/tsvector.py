@@ -3,8 +3,8 @@
     rank = r / (r + 1),  r = ts_rank_cd over the query's terms joined by OR
     title has weight A = 1, text and tags B = 1/2, predicate C = 1/4: the proportions 2 : 1 : 1/2 of exact BM25
 
-No term is rarer than another here, and length does not count: it agrees with BM25 in 14 % of the top 20 (the project's
-first study; 31 to 50 % in benchmarks/postgres_words.py).
+No term is rarer than another here, and length does not count: it agrees with BM25 in 31 to 50 % of the top 20 where
+benchmarks/postgres_words.py measures it; an earlier measurement, on other texts, found 14 %.
 """
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
