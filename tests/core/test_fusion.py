@@ -190,6 +190,25 @@ def test_complete_lets_an_arm_score_what_only_others_listed():
     assert got == {"x": 0.5 * 1.0 + 0.5 * 0.0, "y": 0.5 * (2 - 1) / (4 - 1), "z": 0.5 * 0.0 + 0.5 * 1.0}
 
 
+KNOWN = st.dictionaries(st.sampled_from("ABCDEFGH"), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+SCORED = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.sampled_from([0.5, 1.0, 2.0, 3.0])), max_size=6)
+
+
+@given(
+    st.lists(st.tuples(SCORED, KNOWN), min_size=1, max_size=3), st.sampled_from(["relative", "convex"]), st.booleans()
+)
+def test_a_completed_merge_is_the_same_with_its_notebook_open(answers, mode, smooth):
+    """Without a notebook places are worked out only where equals need them: repetitions, ties, one to three arms."""
+    lists = []
+    for number, (hits, known) in enumerate(answers):
+        hits.sort(key=lambda hit: -hit[1])
+        lists.append(arm(f"arm {number}", [key for key, _ in hits], [score for _, score in hits], known=known))
+    recipe = Fusion(mode=mode, complete=True, smooth=smooth)
+    quiet, told = recipe.run(lists, reader=READER), recipe.run(lists, reader=READER, trace=Trace())
+    assert (quiet.keys, quiet.items) == (told.keys, told.items)
+    assert quiet.scores == pytest.approx(told.scores, rel=1e-12)
+
+
 def test_complete_without_knowledge_is_the_plain_merge():
     lists = [arm("a", "xy", [4.0, 2.0]), arm("b", "z"), arm("c", "")]
     assert scores_of("relative", lists, complete=True) == scores_of("relative", lists)
