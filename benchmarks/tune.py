@@ -15,9 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.common import OUT  # isort: skip  before numpy: it sets one thread for one core
+
 import numpy as np
 
-from benchmarks.common import OUT
 from benchmarks.quality.sets import TUNED_ON, Part, load_part
 from hybridmem.climb import Search
 from hybridmem.recipes import RECIPES

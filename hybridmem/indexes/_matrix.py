@@ -100,7 +100,8 @@ def least_of_best(scores: npt.NDArray[np.float32], k: int, /) -> float:
     block = len(scores) // (16 * k)
     if block < 8:  # noqa: PLR2004 - too few scores for blocks to pay
         return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k < len(scores) else NEVER
-    peaks = scores[: len(scores) // block * block].reshape(-1, block).max(axis=1)
+    count = len(scores) // block
+    peaks = scores[: block * count].reshape(block, count).max(axis=0)  # every count-th: maxima of whole columns at once
     return float(np.partition(peaks, len(peaks) - k)[len(peaks) - k])
 
 
