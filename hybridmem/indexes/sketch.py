@@ -3,13 +3,13 @@
 Once a matrix has outgrown the processor's cache, a search costs what reading it costs. A sketch is read instead, and
 only the few rows that it cannot rule out are looked at in full. Two layers, each where it pays:
 
-short   the first numbers of each vector: of a Matryoshka embedding as it is, of any other one after turning it so that
-        they carry most of its length. What is left out adds at most |x_rest|·|q_rest| (Cauchy-Schwarz).
 whole   all numbers, one byte each, by a SIMD library (pip install 'hybridmem[fast]'):
         |x·q − code(x)·code(q)| ≤ |x − code(x)|·|q| + |q − code(q)|·|code(x)|.
+short   the first numbers of each vector: of a Matryoshka embedding as it is; without a SIMD library of any other one,
+        turned so that they carry most of its length. What is left out adds at most |x_rest|·|q_rest| (Cauchy-Schwarz).
 
-Vectors that no turning makes shorter (random ones) have the second layer only. A Matryoshka prefix that the user gave
-is trusted: at most a twentieth of the rows passes it, so that search is no longer certain but as good as the model.
+Without a library, vectors that no turning makes shorter (random ones) have no sketch. A Matryoshka prefix given by the
+user is trusted: at most a twentieth of the rows passes it, so that search is not certain but as good as the model.
 """
 
 from __future__ import annotations
@@ -170,7 +170,10 @@ def make(matrix: Vector, /, *, prefix: int | None = None) -> Sketch | None:
     """The best sketch there is for these rows, or None when none pays."""
     n, dim = matrix.shape
     run = kernel()
-    basis, size = (None, min(prefix, dim)) if prefix is not None else _turn(matrix)
+    if prefix is not None:
+        basis, size = None, min(prefix, dim)
+    else:  # bytes are read so fast that a turned prefix before them costs more than it saves
+        basis, size = _turn(matrix) if run is None else (None, dim)
     short = _layer(size, run) if size < dim else None
     whole = _layer(dim, run) if run is not None else None
     if short is None and whole is None:

@@ -132,7 +132,7 @@ def test_a_sketch_gives_what_the_whole_matrix_gives(rows, simd, k, monkeypatch):
         assert short == whole
     made = compact._now[1]
     assert (made is None) is (simd == "none" and rows is SCATTERED)
-    assert made is None or (made.short is not None) is (rows is CLUSTERED)
+    assert made is None or (made.short is None, made.whole is None) == (simd != "none", simd == "none")
 
 
 def plain_cdist(query, rows, metric):
@@ -150,11 +150,13 @@ def with_kernel(monkeypatch, simd):
     monkeypatch.setattr(sketch, "kernel", lambda: kernels[simd])
 
 
-def test_a_sketch_follows_adds_updates_and_removals():
+@pytest.mark.parametrize("simd", ["numkong", "none"])
+def test_a_sketch_follows_adds_updates_and_removals(simd, monkeypatch):
+    with_kernel(monkeypatch, simd)
     rows = clustered(9000)
     compact, plain = filled(rows[:2000], compact_from=0), filled(rows[:2000], compact_from=None)
     compact.search(rows[0], k=1)
-    assert compact._now[1].short is not None
+    assert (compact._now[1].short is None) is (simd == "numkong")
     for index in (compact, plain):
         index.apply(put(number, f"m{number}", rows[number], 5) for number in range(2000, 3500))
         for number in range(0, 3500, 7):
