@@ -104,18 +104,23 @@ def llama_rival(texts, vectors, folder):
     return both.retrieve
 
 
+def resident():
+    """Megabytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
 def opening(path, file):
     """CPU seconds of this thread from nothing to the first answer, in a process of its own."""
     with np.load(file) as saved:
         question, vector = str(saved["question"]), saved["vector"]
     embedder = lookup({question: vector})
     HybridMemory(embedder=None).close()  # imports what a memory needs
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident()
     start = time.thread_time()
     memory = HybridMemory(path, embedder=embedder)
     found = memory.search(question)
     taken = time.thread_time() - start
-    used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    used = resident() - before
     print(json.dumps({"seconds": taken, "mb": used, "found": len(found)}))
     memory.close()
 
