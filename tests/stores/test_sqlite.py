@@ -7,6 +7,7 @@ import math
 import sqlite3
 import tracemalloc
 import warnings
+import weakref
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
@@ -122,7 +123,10 @@ def test_someone_elses_file_is_refused_untouched(path):
 def test_an_empty_file_becomes_a_store(path):
     path.touch()
     with SQLiteStore(path) as store:
-        store.put([Memory("x")])
+        store.put([Memory("x", id="a")])
+    with SQLiteStore(path) as store:
+        assert store.ids(view=View()) == {"a"}
+        assert store.check() == []
 
 
 def test_migrations_run_in_order_once(path):
@@ -163,10 +167,13 @@ def test_a_forgotten_store_closes_itself(path):
     store.put([Memory("x")])
     stream = store.changes(0, view=View())
     next(stream)
+    pool = weakref.ref(store._pool)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del stream, store
         gc.collect()
+    assert pool() is None
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # the last connection took -wal and -shm along
 
 
 def test_closing_while_a_stream_is_read(path):
