@@ -29,6 +29,7 @@ __all__ = ["Engine"]
 T = TypeVar("T")
 OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
+_NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
 PAST_SPACES = 4
 """How many as-of spaces are kept: each holds the indexes of one moment."""
 
@@ -275,7 +276,7 @@ class Engine:
         return trace.explanation(
             ranking,
             query=question.text,
-            lists=answer.lists,
+            lists=answer.lists if self.embedder is not None else [*answer.lists, _NO_VECTORS],
             shown=shown,
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from hybridmem.stores.base import Store, View
 
 __all__ = ["open_engine", "open_store", "pick_embedder"]
 
+log = logging.getLogger("hybridmem")
 POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -47,7 +49,8 @@ def pick_embedder(given: Any) -> Embedder | None:
         return as_embedder(given)
     try:
         return as_embedder("local")
-    except MissingExtraError:
+    except MissingExtraError as error:
+        log.info("no embedder, so words and graph answer alone: pass embedder=, or take the local one (%s)", error)
         return None
 
 

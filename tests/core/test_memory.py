@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
-from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
+from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, NotFoundError, StoreClosedError
 from hybridmem.stages import HalfLife, SourceDedup
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue", "export", "error"]
@@ -426,3 +426,16 @@ def test_nothing_in_one_namespace_changes_anything_in_another(operations):
                 seen = [(r.id, r.score, r.text) for r in ask(shared.namespace("ana"))]
                 assert seen == [(r.id, pytest.approx(r.score), r.text) for r in ask(alone.namespace("ana"))]
         assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
+
+
+def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
+    def missing(_given):
+        raise MissingExtraError("local", needs="wordllama")
+
+    monkeypatch.setattr("hybridmem.opening.as_embedder", missing)
+    with caplog.at_level("INFO", "hybridmem"), HybridMemory() as memory:
+        memory.add("Ana lives in Lisbon", id="a")
+        assert memory.arms == ("bm25",)
+        assert "pip install 'hybridmem[local]'" in caplog.text
+        assert memory.explain("Lisbon").arms["vector"] == "skipped: no embedder, so words and graph answer alone"
+        assert memory.search("Lisbon")[0].receipt.arms[0].arm == "bm25"
