@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from hybridmem.indexes.adjacency import Column
 
-__all__ = ["Chains", "Links", "Turn"]
+__all__ = ["Chains", "Links", "Turn", "asks"]
+
+
+def asks(text: str, /) -> bool:
+    """Whether a memory asks a question, so that the next one of its thread is its answer."""
+    return "?" in text or "？" in text
 
 
 class Turn(NamedTuple):

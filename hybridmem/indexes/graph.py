@@ -15,7 +15,7 @@ from hybridmem.entities import spot
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.adjacency import Adjacency, Column, Slot, Slots
 from hybridmem.indexes.base import Change
-from hybridmem.indexes.chains import Chains, Turn
+from hybridmem.indexes.chains import Chains, Turn, asks
 from hybridmem.indexes.roster import Roster
 from hybridmem.indexes.spreading import Picture, Weights
 from hybridmem.times import epoch
@@ -188,7 +188,7 @@ class GraphIndex:
         at = epoch(memory.created_at)
         first = change.born or self._chains.seq_of(node) or change.seq
         turn = Turn(math.inf if at is None else at, first, node)
-        self._chains.put(memory.thread, turn, asks="?" in memory.text or "？" in memory.text)
+        self._chains.put(memory.thread, turn, asks=asks(memory.text))
 
     def _targets(self, node: int, value: Any) -> dict[int, None]:
         numbers = dict.fromkeys(map(self._number, ids_in(value, most=self.settings.max_fanout)))

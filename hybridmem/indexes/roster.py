@@ -12,6 +12,7 @@ import numpy as np
 from hybridmem.indexes import arrays
 from hybridmem.indexes.arrays import Array
 from hybridmem.indexes.base import Change
+from hybridmem.indexes.chains import asks
 from hybridmem.times import epoch
 from hybridmem.types import Entry, Memory
 
@@ -56,8 +57,7 @@ class Roster:
             memory = change.memory
             if memory is None or change.edge is not None:
                 continue
-            asks = "?" in memory.text or "？" in memory.text
-            extra = Extra(asks, memory.entities, memory.metadata.get(self.links_key))
+            extra = Extra(asks(memory.text), memory.entities, memory.metadata.get(self.links_key))
             self.note(change.id, entry_of(memory), change.born or self.born.get(change.id, change.seq), extra)
 
     def note(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:

@@ -22,7 +22,7 @@ from hybridmem.stores.pg.engines import Lexical
 from hybridmem.stores.pg.wording import Doc
 from hybridmem.text import Analyzer
 
-__all__ = ["Derived", "Deriver", "Stats", "Wanted", "asks"]
+__all__ = ["Derived", "Deriver", "Stats", "Wanted"]
 
 Raw = psycopg.Connection[Any]
 _PLACE = {name: place for place, name in enumerate(BODY)}
@@ -268,8 +268,3 @@ def _has_embeddings(raw: Raw, items: Sequence[Wanted]) -> bool:
     if not any(item.before or item.head.vector is not None for item in items):
         return False
     return raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)
-
-
-def asks(text: str, /) -> bool:
-    """Whether a memory asks a question, so that the next one of its thread is its answer."""
-    return "?" in text or "？" in text

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import Any
 
 from hybridmem.errors import CorruptStoreError
+from hybridmem.indexes.chains import asks
 from hybridmem.stores.log import COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
 from hybridmem.stores.pg.database import Conn
-from hybridmem.stores.pg.derive import Derived, Deriver, Stats, asks
+from hybridmem.stores.pg.derive import Derived, Deriver, Stats
 from hybridmem.stores.pg.outbox import Numbers, Outbox
 from hybridmem.types import Edge
 
