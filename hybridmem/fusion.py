@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import eq
 from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
@@ -21,12 +20,12 @@ from hybridmem.explain import Trace
 from hybridmem.express import Boosting, boosting, express, fits
 from hybridmem.merging import (
     Opinion,
-    add_up,
     completed,
     first_places,
     merge,
     normalise_weights,
     rank_shares,
+    ranked,
     score_shares,
     weighted_rrf,
 )
@@ -183,8 +182,8 @@ class Fusion:
         best = self._best
         return [1.0 if (x := score / best) > ALMOST_ALL else max(x, ALMOST_NONE) for score in scores]
 
-    def _merge(self, lists: Sequence[ArmList], context: Context, *, placed: bool = False) -> Ranking:
-        """One ranking of all lists. Places beyond an arm's own list decide in RRF and between equals (`placed`)."""
+    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+        """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
@@ -192,23 +191,22 @@ class Fusion:
         items: dict[str, Any] = {}
         for opinion in reversed(heard):  # the first arm's item stands for all of the same key
             items.update(first_places(opinion.keys, opinion.arm.items))
-        placed = placed or self.mode == "rrf" or context.trace is not None
+        if self.complete and self.mode == "relative" and context.trace is None:
+            quick = ranked(heard, items, smooth=self.smooth)
+            if quick is not None:
+                return Ranking(quick[0], list(map(items.__getitem__, quick[0])), quick[1])
         if self.complete:
-            heard = [completed(opinion, items, placed=placed) for opinion in heard]
+            heard = [completed(opinion, items) for opinion in heard]
         heard = [opinion for opinion in heard if opinion.keys]
-        columns = [opinion.keys for opinion in heard]
         if self.mode == "rrf":
             shares = [rank_shares(len(opinion.keys), opinion.weight, self.c) for opinion in heard]
         else:
             shares = [score_shares(self.mode, opinion, smooth=self.smooth) for opinion in heard]
         if context.trace is not None:
             context.trace.merged(heard, shares)
-        totals = merge(columns, shares) if placed or not self.complete else add_up(columns, shares)
+        totals = merge([opinion.keys for opinion in heard], shares)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
-        scores = list(map(totals.__getitem__, order))
-        if self.complete and not placed and any(map(eq, scores, scores[1:])):
-            return self._merge(lists, context, placed=True)
-        return Ranking(order, list(map(items.__getitem__, order)), scores)
+        return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 
 
 _PACK = Pack()

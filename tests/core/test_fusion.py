@@ -190,28 +190,48 @@ def test_complete_lets_an_arm_score_what_only_others_listed():
     assert got == {"x": 0.5 * 1.0 + 0.5 * 0.0, "y": 0.5 * (2 - 1) / (4 - 1), "z": 0.5 * 0.0 + 0.5 * 1.0}
 
 
-KNOWN = st.dictionaries(st.sampled_from("ABCDEFGH"), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
-SCORED = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.sampled_from([0.5, 1.0, 2.0, 3.0])), max_size=6)
+RAW = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.01, 9)
+KNOWN = st.none() | st.dictionaries(st.sampled_from("ABCDEFGH"), RAW)
+SCORED = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), RAW), max_size=6)
+ONCE = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.floats(0.01, 9)), max_size=6, unique_by=lambda hit: hit[0])
 
 
 @given(
-    st.lists(st.tuples(SCORED, KNOWN), min_size=1, max_size=3), st.sampled_from(["relative", "convex"]), st.booleans()
+    st.lists(st.tuples(ONCE | SCORED, KNOWN, st.integers(0, 5)), min_size=1, max_size=3),
+    st.sampled_from(["relative", "convex"]),
+    st.booleans(),
 )
 def test_a_completed_merge_is_the_same_with_its_notebook_open(answers, mode, smooth):
-    """Without a notebook places are worked out only where equals need them: repetitions, ties, one to three arms."""
+    """In arrays where scores alone decide, else in lists: repetitions, ties, ranks alone, one to three arms."""
     lists = []
-    for number, (hits, known) in enumerate(answers):
+    for number, (hits, known, scored) in enumerate(answers):
         hits.sort(key=lambda hit: -hit[1])
-        lists.append(arm(f"arm {number}", [key for key, _ in hits], [score for _, score in hits], known=known))
+        scores = [score for _, score in hits] if scored else None
+        lists.append(arm(f"arm {number}", [key for key, _ in hits], scores, known=known))
     recipe = Fusion(mode=mode, complete=True, smooth=smooth)
     quiet, told = recipe.run(lists, reader=READER), recipe.run(lists, reader=READER, trace=Trace())
-    assert (quiet.keys, quiet.items) == (told.keys, told.items)
-    assert quiet.scores == pytest.approx(told.scores, rel=1e-12)
+    assert quiet == told
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_is_left_to_the_lists(odd):
+    lists = [arm("a", "xy", [odd, 2.0], known={"z": 1.0}), arm("b", "zx", [0.9, 0.3], known={"y": 0.5})]
+    recipe = Fusion(mode="relative", complete=True)
+    quiet, told = recipe.run(lists, reader=READER), recipe.run(lists, reader=READER, trace=Trace())
+    assert quiet.keys == told.keys
+    assert repr(quiet.scores) == repr(told.scores)
 
 
 def test_complete_without_knowledge_is_the_plain_merge():
     lists = [arm("a", "xy", [4.0, 2.0]), arm("b", "z"), arm("c", "")]
     assert scores_of("relative", lists, complete=True) == scores_of("relative", lists)
+    apart = [arm("a", "xyw", [4.0, 3.0, 2.0]), arm("b", "zxv", [0.9, 0.8, 0.1])]
+    got = scores_of("relative", apart, complete=True, weights=(0.6, 0.4), smooth=True)
+    lifted = {"x": (4 - 2) / (4 - 2), "y": (3 - 2) / (4 - 2)}, {"x": (0.8 - 0.1) / (0.9 - 0.1)}
+    assert got["x"] == pytest.approx(0.6 * (1 + 3 * lifted[0]["x"]) / 4 + 0.4 * (1 + 3 * lifted[1]["x"]) / 4)
+    assert got["y"] == pytest.approx(0.6 * (1 + 3 * lifted[0]["y"]) / 4)
+    silent = [arm("a", "xy", [4.0, 2.0]), arm("b", "", [])]
+    assert scores_of("relative", silent, complete=True) == {"x": 0.5 * 1.0, "y": 0.5 * 0.0}
 
 
 def test_a_gated_candidate_that_another_arm_keeps_is_still_scored():
