@@ -91,25 +91,31 @@ class FusionRetriever(ParentRetriever):
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
             panel = _panel(_known(type(self), settings))
-            if panel.memory is None or panel.recipe is not None:
-                settings = {**settings, "c": panel.fusion.c, "mode": panel.fusion.mode}
             with clear_errors():
-                super().__init__(**settings)
+                super().__init__(**{**settings, "c": panel.fusion.c, "mode": panel.fusion.mode})
             self._panel = panel
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings can be changed later, and are checked then too."""
-        if name not in _SETUP:
+        if name in _SETUP:
+            self._change({name: value})
+        else:
             super().__setattr__(name, value)
-            return
-        settings = {**{key: getattr(self, key) for key in _SETUP}, name: value}
-        if name == "recipe":
-            settings.update(c=None, mode=None)
-        panel = _panel(settings)
-        super().__setattr__(name, value)
-        super().__setattr__("_panel", panel)
-        super().__setattr__("c", panel.fusion.c)
-        super().__setattr__("mode", panel.fusion.mode)
+
+    def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; what is changed in it is checked, and counts."""
+        refuse_unknown(type(self), update or {})
+        copied = super().model_copy(deep=deep)
+        copied._change(update or {})
+        return copied
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        given = {name: getattr(self, name) for name in _SETUP}
+        if "recipe" in settings or "memory" in settings:  # each brings its own
+            given.update(c=None, mode=None)
+        panel = _panel({**given, **settings})
+        for name, value in {**settings, "_panel": panel, "c": panel.fusion.c, "mode": panel.fusion.mode}.items():
+            super().__setattr__(name, value)
 
     @classmethod
     def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
@@ -244,9 +250,9 @@ def _memory_panel(given: Mapping[str, Any], shape: Mapping[str, Any], on_error: 
                 f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
             )
     memory = given["memory"]
-    own = given["recipe"] is None and all(value is None for value in shape.values())
-    recipe = None if own else shaped(given["recipe"] or memory.recipe, **shape)
-    return Panel(recipe or memory.recipe, (), memory, recipe, None, on_error, given["timeout"])
+    fusion = shaped(given["recipe"] or memory.recipe, **shape)
+    recipe = None if fusion == memory.recipe else fusion
+    return Panel(fusion, (), memory, recipe, None, on_error, given["timeout"])
 
 
 def _check_names(setting: str, given: Iterable[str], arms: Sequence[Arm]) -> None:

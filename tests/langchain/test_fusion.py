@@ -344,6 +344,18 @@ def test_settings_can_be_changed_later_and_are_checked_then():
     assert (retriever.c, retriever.weights) == (10, [1, 2])
 
 
+def test_what_is_changed_in_a_copy_counts_and_is_checked():
+    retriever = FusionRetriever(retrievers=[plain("ab"), plain("ba")])
+    copied = retriever.model_copy(update={"retrievers": [plain("a"), plain("b"), plain("c")], "weights": [1, 2, 3]})
+    assert texts(ask(copied)) == ["c", "b", "a"]
+    assert texts(ask(retriever)) == ["a", "b"]
+    assert texts(ask(retriever.model_copy(update={"k": 1}, deep=True))) == ["a"]
+    with pytest.raises(ConfigError, match="1 weights for 2 arms"):
+        retriever.model_copy(update={"weights": [1]})
+    with pytest.raises(ConfigError, match="no setting 'top'"):
+        retriever.model_copy(update={"top": 1})
+
+
 def test_receipts_are_plain_data_in_the_metadata():
     retriever = FusionRetriever(retrievers={"bm25": plain("ab"), "vector": plain("b")}, receipts=True)
     receipt = ask(retriever)[0].metadata["hybridmem"]

@@ -1,10 +1,12 @@
 """FusionRetriever over a HybridMemory."""
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from langchain_fakes import NOW, ask, plain
+from langchain_core.runnables import ConfigurableField
+from langchain_fakes import NOW, ask, plain, scores
 
 from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
@@ -64,6 +66,22 @@ def test_a_memory_can_be_asked_as_of_a_time_and_by_another_recipe(memory):
     assert memory.explain("Lisbon").receipts == asyncio.run(retriever.aexplain("Lisbon")).receipts
 
 
+def test_a_setting_that_is_changed_later_leaves_the_memorys_recipe_alone(memory):
+    expected = [(result.id, result.score) for result in memory.search("Who moved to Lisbon?", k=2)]
+    changed = FusionRetriever.from_memory(memory)
+    assert (changed.mode, changed.c) == (memory.recipe.mode, memory.recipe.c) == ("relative", 60)
+    changed.k = 2
+    copied = FusionRetriever.from_memory(memory).model_copy(update={"k": 2})
+    configured = FusionRetriever.from_memory(memory).configurable_fields(k=ConfigurableField(id="k"))
+    for retriever in (changed, copied, configured.with_config(configurable={"k": 2})):
+        assert [(d.id, d.metadata["score"]) for d in ask(retriever, "Who moved to Lisbon?")] == expected
+    changed.mode = "rrf"
+    plain_rrf = memory.search("Who moved to Lisbon?", k=2, recipe=replace(memory.recipe, mode="rrf"))
+    assert scores(changed.invoke("Who moved to Lisbon?")) == [result.score for result in plain_rrf]
+    changed.recipe = None
+    assert changed.mode == "relative"
+
+
 def test_a_memory_has_arms_of_its_own(memory):
     for bad in ({"retrievers": [plain("a")]}, {"id_key": "x"}, {"search_kwargs": {"a": {}}}, {"clock": lambda: 0}):
         with pytest.raises(ConfigError, match="does not go with a memory"):
@@ -88,6 +106,10 @@ def test_a_failing_memory_is_skipped_when_asked():
         def search(self, query, **how):
             raise LookupError("gone")
 
+        explain = search
+
     with pytest.raises(LookupError, match="gone"):
         FusionRetriever(memory=Broken()).invoke("?")
     assert FusionRetriever(memory=Broken(), on_error="skip").invoke("?") == []
+    told = FusionRetriever(memory=Broken(), on_error="skip").explain("?")
+    assert told.why_not("m1") == "m1: found by no arm (memory: skipped: LookupError: gone)"
