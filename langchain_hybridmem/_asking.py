@@ -284,5 +284,7 @@ def _ask_memory(panel: Panel, asked: Asked) -> Steps:
         documents.append(to_document(result.memory, **more))
     if not asked.explain:
         return Found(documents)
-    lost = {"memory": f"skipped: {why}" for why in failed.values()}
-    return Found(documents, Explanation(asked.query, arms=lost) if lost else outcomes[1].value)
+    if failed:
+        why = next(iter(failed.values()))
+        return Found(documents, Explanation(asked.query, arms={"memory": f"skipped: {why}"}))
+    return Found(documents, outcomes[1].value)

@@ -106,7 +106,7 @@ class FusionRetriever(ParentRetriever):
         """A copy; what is changed in it is checked, and counts."""
         refuse_unknown(type(self), update or {})
         copied = super().model_copy(deep=deep)
-        copied._change(update or {})
+        copied._change(update or {})  # noqa: SLF001
         return copied
 
     def _change(self, settings: Mapping[str, Any]) -> None:
@@ -234,7 +234,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     names = [arm.name for arm in arms]
     if not arms:
         raise ConfigError("retrievers = [] is not allowed: give at least one retriever, or a memory")
-    fusion = shaped(given["recipe"], **shape)
+    fusion = shaped(given["recipe"], **shape, arms=names)
     fusion.weights_for(names)
     if isinstance(given["timeout"], Mapping):
         _check_names("timeout", given["timeout"], arms)

@@ -18,6 +18,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_fakes import Axes, Plain, ask, doc, docs, plain, texts
 
 from hybridmem.errors import ArmError, ConfigError
+from hybridmem.stages import QualityGate
 from langchain_hybridmem import FusionRetriever
 
 # --- failures
@@ -89,10 +90,13 @@ def test_an_arm_that_returns_no_documents_is_a_clear_error(answer, what):
         ({"half_life": "soon"}, "half_life = 'soon' is not allowed"),
         ({"mode": "sum"}, "mode 'sum' is not known"),
         ({"dedup": 3}, "dedup = 3 is not allowed"),
+        ({"gate": {"bm52": 1.0}}, "gate floor names unknown arm 'bm52': the arms are"),
+        ({"gate": QualityGate(floor=1.0, fallback="bm52")}, "gate fallback names unknown arm 'bm52'"),
         ({"gate": float("inf")}, "gate floor = inf is not allowed"),
         ({"recipe": "unheard"}, "neither a file nor a name"),
         ({"on_error": "ignore"}, "on_error = 'ignore'"),
         ({"timeout": 0}, "timeout = 0"),
+        ({"timeout": "2"}, "timeout = '2' is not allowed"),
         ({"timeout": {"retriever_1": -1}}, "timeout = -1"),
         ({"search_kwargs": {"x": {}}}, "unknown arm 'x'"),
         ({"with_scores": "perhaps"}, "with_scores = 'perhaps' is not allowed"),
