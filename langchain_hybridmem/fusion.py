@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
@@ -46,7 +46,7 @@ class FusionRetriever(ParentRetriever):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    retrievers: list[RetrieverLike] | dict[str, RetrieverLike] = Field(default_factory=list)
+    retrievers: SerializeAsAny[list[RetrieverLike] | dict[str, RetrieverLike]] = Field(default_factory=list)
     """Any runnables from a query to documents; a dict names them. In a list they are called after what they are:
     "bm25", "vector", "graph", else "retriever_1"…n."""
     memory: Any = None

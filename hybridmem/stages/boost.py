@@ -109,7 +109,6 @@ class HalfLife:
                 age = max(0.0, context.now - when)
                 trace.say("halflife", key, f"×{self.factor(age):.4g} for age {round(age / DAY, 2):g} days")
 
-
     def _tell_held(self, boosted: Mapping[str, float], held: Ranking, trace: Trace) -> None:
         for key, score in zip(held.keys, held.scores, strict=True):
             if score != boosted[key]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import random
 import warnings
 from datetime import date, datetime, timezone
@@ -380,3 +382,16 @@ def test_over_a_memory():
         with pytest.raises(ConfigError, match="memory"):
             change()
     memory.close()
+
+
+@pytest.mark.parametrize("engine", ["hybridmem", "fts5", "rank-bm25"])
+def test_copies_and_pickles_find_the_same_and_go_their_own_way(engine, tmp_path):
+    retriever = BM25Retriever.from_documents(documents(), engine=engine, with_scores=True)
+    retriever.delete(["d1"])
+    for again in (copy.deepcopy(retriever), pickle.loads(pickle.dumps(retriever))):
+        assert again.invoke("Ana in Lisbon") == retriever.invoke("Ana in Lisbon")
+        again.add_documents([Document("Ana, again", id="new")])
+        assert len(again.docs) == len(retriever.docs) + 1
+    kept = BM25Retriever.from_texts(TEXTS, persist_path=tmp_path / "words.bm25")
+    with pytest.raises(ConfigError, match=r"words.bm25' is not copied: open the file again"):
+        pickle.dumps(kept)

@@ -95,6 +95,20 @@ def test_a_store_that_makes_up_ids_and_an_arm_without_ids_talk_of_the_same_text(
     assert [d.id for d in ask(FusionRetriever(retrievers=[store, plain("ba")]))] == ["uuid-1", "uuid-2"]
 
 
+def test_an_empty_id_is_none():
+    nameless = Plain(docs=[doc("a", id=""), doc("b", id="")])
+    named = Plain(docs=[doc("b", id="2")])
+    assert [(d.page_content, d.id) for d in ask(FusionRetriever(retrievers=[nameless]))] == [("a", ""), ("b", "")]
+    both = ask(FusionRetriever(retrievers=[nameless, named]))
+    assert [(d.page_content, d.id) for d in both] == [("b", "2"), ("a", "")]
+
+
+def test_it_can_be_dumped():
+    for retrievers in ([plain("a")], {"one": plain("a")}):
+        dumped = FusionRetriever(retrievers=retrievers, k=3).model_dump()
+        assert (dumped["k"], len(dumped["retrievers"])) == (3, 1)
+
+
 def test_an_id_key_is_a_metadata_key_or_a_function():
     one = Plain(docs=[doc("a", uid=1), doc("b", uid="2")])
     two = Plain(docs=[doc("other words", uid="1"), doc("b"), doc("c", id="2")])

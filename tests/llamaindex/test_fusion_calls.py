@@ -13,7 +13,7 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.retrievers import BaseRetriever, RouterRetriever
-from llama_index.core.schema import IndexNode, QueryBundle
+from llama_index.core.schema import IndexNode, QueryBundle, TextNode
 from llama_index.core.vector_stores import (
     SimpleVectorStore,
 )
@@ -150,7 +150,14 @@ class Odd(BaseRetriever):
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(3, "a int"), ([3], "a list with a int"), ("text", "a str"), ({"a": 1}, "a dict")]
+    ("value", "kind"),
+    [
+        (3, "a int"),
+        ([3], "a list with a int"),
+        ([TextNode(text="a")], "a list with a TextNode"),
+        ("text", "a str"),
+        ({"a": 1}, "a dict"),
+    ],
 )
 def test_an_arm_that_returns_no_nodes_is_named(value, kind):
     for ours in (FusionRetriever([Odd(value)]), QueryFusionRetriever([Odd(value)], num_queries=1)):
