@@ -87,6 +87,17 @@ def test_scores_are_cosines_whatever_the_store_counts_in(index):
     assert scores(results) == pytest.approx([1.0, 3 / 10**0.5, 1 / 2**0.5], abs=1e-5)
 
 
+def test_a_plain_index_in_a_fusion_is_gated_by_cosines_too(index):
+    cosines = {"aaaa": 1.0, "aaab": 3 / 10**0.5, "aabb": 1 / 2**0.5}
+    ours = FusionRetriever([index.as_retriever()], gate={"vector": 0.7})
+    for results in (ours.retrieve("aaaa"), asyncio.run(ours.aretrieve("aaaa", filters={"n": {"$gte": 0}}))):
+        assert found(results) == list(cosines)
+        raw = [result.receipt.arms[0].score for result in results]
+        assert raw == pytest.approx(list(cosines.values()), abs=1e-5)
+    by_variety = index.as_retriever(vector_store_query_mode="mmr")
+    assert found(FusionRetriever([by_variety]).retrieve("aaaa"))[0] == "aaaa"
+
+
 async def test_async_gives_the_same(index):
     retriever = VectorRetriever(index)
     assert scores(await retriever.aretrieve("abb", similarity_top_k=3)) == pytest.approx(
