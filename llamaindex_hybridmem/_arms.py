@@ -251,10 +251,10 @@ def _store_request(retriever: Any, wish: Wish) -> Request:
         return Request(own, {}, None, convert)
     wanted = wish.filters if wish.filters is not None else to_metadata_filters(wish.filter)
     joined = None if wanted is None else both(own._filters, wanted)  # noqa: SLF001
-    if joined is None:
-        return Request(own, {}, check_of(wish.filter), convert)
-    own._filters = joined  # noqa: SLF001
-    return Request(own, {}, None, convert)
+    if joined is not None:
+        own._filters = joined  # noqa: SLF001
+    told = joined is not None and wish.filters is not None
+    return Request(own, {}, None if told else check_of(wish.filter), convert)  # not every store counts as we do
 
 
 def check_of(filter: Mapping[str, Any], /) -> Check:
