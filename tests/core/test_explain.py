@@ -147,6 +147,17 @@ def test_a_result_that_no_arm_found_says_so():
     assert str(Receipt("m", 1, 0.5, 0.1)) == "#1 m 0.500: found by no arm"
 
 
+def test_a_result_that_was_gated_and_came_back_says_so():
+    def bring_back(ranking, context):
+        return ranking._replace(keys=[*ranking.keys, "b"], items=[*ranking.items, Row("b")], scores=[1.0, 0.5])
+
+    recipe = Fusion(gate=QualityGate(floor=0.5), extra=(bring_back,))
+    told = explained(recipe, [arm("x", "ab", [0.9, 0.1])])
+    assert told.receipts[1].steps == (Step("gate", 0.0, 0.0, "x 0.1 < 0.5"), Step("bring_back", 0.0, 0.5))
+    assert str(told.receipts[1]).startswith("#2 b 1.000: let in by no arm; gate x 0.1 < 0.5; bring_back 0 → 0.5")
+    assert "gate" not in str(told.receipts[0])
+
+
 def test_text_dict_and_html():
     told = explained(THREE, LISTS, k=1, texts={"c1": "a <b>cat</b> " + "purrs " * 30, "m3": ""})
     text = str(told)
