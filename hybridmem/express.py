@@ -121,7 +121,10 @@ def express(
     if boosting and getattr(reader, "reads_metadata", False):
         scored = _by_metadata(union, alone, boosting, now, k)
     if scored is None:
-        scored = _by_columns(union, alone, reader, recipe, now, k)
+        try:
+            scored = _by_columns(union, alone, reader, recipe, now, k)
+        except TypeError:  # a source that cannot be one: the stages say so
+            return None
     return _ranking(union, scored, k)
 
 

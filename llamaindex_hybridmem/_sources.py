@@ -179,7 +179,10 @@ class ArmsSource:
             more = more or (thinned and arm.deepens and plan.depth is not None and len(nodes) >= plan.depth)
             if request.check is not None:
                 nodes = [found for found in nodes if request.check(found.node)]
-            lists.append(to_arm_list(arm.name, nodes))
+            found = to_arm_list(arm.name, nodes)
+            if request.convert is not None and found.scores is not None:
+                found = found._replace(scores=list(map(request.convert, found.scores)))
+            lists.append(found)
         k = plan.asked.settings.k
         answer = Found(self.recipe, plan.asked.bundle.query_str, lists, self.idle, self.clock(), k).answer()
         if not more or plan.depth is None or k is None or len(answer.nodes) >= k or plan.rounds <= 1:

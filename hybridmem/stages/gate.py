@@ -44,6 +44,15 @@ class QualityGate:
             if not 0 <= value <= 1:
                 raise ConfigError(f"gate relative = {value!r} is not allowed: it is a share of the best, from 0 to 1")
 
+    def check_arms(self, names: Sequence[str], /) -> None:
+        """Refuse a floor or a fallback for an arm that is none of these: it would never count."""
+        given = {"floor": self.floor, "relative": self.relative, "fallback": [self.fallback or "first"]}
+        for setting, arms in given.items():
+            for arm in arms if isinstance(arms, Mapping | list) else ():
+                if arm not in names and (setting, arm) != ("fallback", "first"):
+                    told = ", ".join(map(repr, names))
+                    raise ConfigError(f"gate {setting} names unknown arm {arm!r}: the arms are {told}")
+
     def apply(self, lists: Sequence[ArmList], context: Context) -> list[ArmList]:
         """The lists without what is below its floor, or the fallback's list alone when nothing is left."""
         kept = [self._one(arm, context) for arm in lists]
