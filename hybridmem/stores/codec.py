@@ -21,6 +21,7 @@ __all__ = [
     "body_row",
     "check_edge",
     "check_memory",
+    "check_namespace",
     "clean",
     "decode_vector",
     "dump",
@@ -81,6 +82,13 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
     if memory.supersedes is not None and memory.supersedes == memory.id:
         raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
     _check_numbers(memory)
+
+
+def check_namespace(namespace: str, /) -> str:
+    """The namespace itself, or an error when it is not text that can be stored."""
+    if not isinstance(namespace, str) or clean(namespace) != namespace:
+        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
+    return namespace
 
 
 def _check_numbers(memory: Memory) -> None:

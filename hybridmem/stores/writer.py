@@ -39,7 +39,7 @@ class Writer:
 
         What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
         """
-        _check_namespace(namespace)
+        codec.check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
             raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
         for memory in memories:  # before taking a lock
@@ -101,8 +101,3 @@ def cleaned(ids: Sequence[str], /) -> Sequence[str]:
     if isinstance(ids, str):
         raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
     return [codec.clean(id_) for id_ in ids]
-
-
-def _check_namespace(namespace: str) -> None:
-    if not isinstance(namespace, str) or codec.clean(namespace) != namespace:
-        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")

@@ -811,6 +811,72 @@ class StoreConformance:
                 store.restore(rows)
         assert store.last_seq() == 0
 
+    def test_an_erased_id_that_was_used_again_is_restored(self, store_factory):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("secret", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        source.erase(["a"])
+        source.put([Memory("public", id="a")], vectors=[[1.0]])
+        source.link([Edge("b", "a")])
+        rows = list(source.export())
+        target.restore(rows)
+        assert list(target.export()) == rows
+        assert texts(target.get(["a"], view=NOW)) == ["public"]
+        assert target.check() == []
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            *({name: value} for name in ("created_at", "updated_at", "last_accessed") for value in (1e20, -1e15)),
+            *({"at": value} for value in (None, 1e300, math.nan)),
+            *({"decayed": value} for value in (math.inf, math.nan)),
+            *({"seq": value} for value in (-5, 0, 2**70)),
+            *({"op": value} for value in ("sing", "vitals", "status", "vector", "delete")),
+            *({"namespace": value} for value in ("a\x00b", "\ud83d", None)),
+            *({"id": value} for value in ("", "\ud83d", None)),
+        ],
+        ids=str,
+    )
+    def test_a_damaged_row_is_refused_with_all_the_others(self, store_factory, damage):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("A", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        head, first, *rest = source.export()
+        with pytest.raises(ConfigError, match="row 1 "):
+            target.restore([head, {**first, **damage}, *rest])
+        assert target.last_seq() == target.count(view=NOW) == 0
+
+    def test_rows_out_of_order_are_refused(self, store_factory):
+        clock = Clock()
+        source = store_factory(clock, name=fresh("source"))
+        source.put([Memory("A", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        head, a, b, link = source.export()
+        earlier = {**b, "at": a["at"] - 1}
+        for rows, why in (
+            ([b, a, link], "seq 1 does not come after 2"),
+            ([a, earlier, link], "lies before"),
+            ([a, link], "links 'b', which is not there"),
+            ([a, b, {**link, "op": "sing"}], "known: link, unlink"),
+        ):
+            with store_factory(clock, name=fresh("target")) as target:
+                with pytest.raises(ConfigError, match=why):
+                    target.restore([head, *rows])
+                assert target.last_seq() == 0
+
+    def test_vectors_of_another_embedder_are_not_restored(self, store_factory):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("A", id="a")], vectors=[[1.0]])
+        source.set_meta("embedder", json.dumps({"name": "small", "dim": 1}))
+        source.set_meta("else", "mine")
+        rows = list(source.export(namespace=""))
+        assert [row["key"] for row in rows if row["kind"] == "meta"] == ["embedder"]  # it goes with the vectors
+        target.put([Memory("B", id="b")], vectors=[[1.0, 2.0]])
+        target.set_meta("embedder", json.dumps({"name": "large", "dim": 2}))
+        with pytest.raises(ConfigError, match=r"'small' \(1 dimensions\), those here from 'large' \(2 dimensions\)"):
+            target.restore(rows)
+        assert target.ids(view=NOW) == {"b"}
+
     def test_erase_leaves_no_trace(self, store, clock):
         store.put([Memory("secret", id="a"), Memory("B", id="b")], vectors=[[1.0], [2.0]])
         store.put([Memory("more secret", id="a")])

@@ -299,8 +299,8 @@ def test_restore_into_a_store_in_use_appends(path):
         source.put([Memory("mine", id="b")])
         source.link([Edge("a", "b")])
         source.put([Memory("from afar", id="a", type="fact")])
-        source.set_meta("embedder", "theirs")
-        target.set_meta("embedder", "ours")
+        source.set_meta("colour", "theirs")
+        target.set_meta("colour", "ours")
         clock.now += 10
         target.put([Memory("here before", id="a"), Memory("local", id="c")])
         before = clock.now
@@ -312,7 +312,7 @@ def test_restore_into_a_store_in_use_appends(path):
         assert [v.memory.text for v in target.history("a")] == ["here before", "from afar", "from afar"]
         assert target.vectors(["a"], view=View())[0].tolist() == [1.0]
         assert target.ids(view=View(as_of=before)) == {"a", "c"}
-        assert target.get_meta("embedder") == "ours"
+        assert target.get_meta("colour") == "ours"
         assert target.check() == []
 
 
