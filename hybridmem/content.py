@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from hybridmem.errors import ConfigError
@@ -30,9 +30,17 @@ def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
             raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
     for name in ("tags", "entities"):
         if name in given:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+            given[name] = _words(given[name], name)
     if isinstance(content, Memory):
         return dataclasses.replace(content, **given)
     if "text" not in given:
         raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
     return Memory(**given)
+
+
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"Memory.{name} must be a sequence of str, not {value!r}")
+    return tuple(sorted(value, key=str) if isinstance(value, Set) else value)

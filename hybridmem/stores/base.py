@@ -50,8 +50,12 @@ class Store(Protocol):
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        whole: bool = False,
     ) -> _list[str]:
-        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one."""
+        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one.
+
+        An update keeps confidence and vitals that were not given (1.0, 0, None); `whole` takes them as they are.
+        """
         ...
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...

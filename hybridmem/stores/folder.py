@@ -16,6 +16,7 @@ from hybridmem.stores.base import View
 from hybridmem.stores.ledger import Ledger, Seen
 from hybridmem.stores.notes import Note, file_name, format_note, parse_note
 from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Memory, Status
 
 __all__ = ["Folder", "Synced", "read_notes"]
@@ -49,7 +50,7 @@ class Folder:
 
     def refresh(self, namespace: str, ids: Sequence[str], /) -> None:
         """Read the notes of some memories again if their files changed."""
-        stale, gone, known = [], set(), [clean(id_) for id_ in ids]
+        stale, gone, known = [], set(), cleaned(ids)
         for start in range(0, len(known), _CHUNK):
             for one in self._ledger.of(namespace, known[start : start + _CHUNK]).values():
                 stat = self._stat(one.path)
@@ -220,7 +221,7 @@ class Folder:
 
     def remove(self, namespace: str, ids: Sequence[str], /) -> list[Edge]:
         """Remove the notes of memories; the links that other notes have to them (see `write_links`)."""
-        known = [clean(id_) for id_ in ids]
+        known = cleaned(ids)
         links = [edge for edge in self._index.edges(view=View(namespace, superseded=True)) if edge.b in set(known)]
         for start in range(0, len(known), _CHUNK):
             paths = [one.path for one in self._ledger.of(namespace, known[start : start + _CHUNK]).values()]

@@ -78,11 +78,12 @@ class MarkdownStore:
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        whole: bool = False,
     ) -> _list[str]:
         """Write memories as notes; give their ids."""
         with self._lock:
-            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress)
-            hidden = [memory.supersedes for memory in memories if memory.supersedes is not None]
+            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, whole=whole)
+            hidden = [memory.supersedes for memory in memories if memory.supersedes]
             self._notes.write(namespace, [*hidden, *ids])
             return ids
 

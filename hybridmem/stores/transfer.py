@@ -192,8 +192,8 @@ def _version(log: Log, row: Mapping[str, Any]) -> None:
     if op == PUT:
         body = body_row(memory, _time(row["created_at"]), _time(row["updated_at"]), float(row["confidence"]))
         head.words = words(memory.text)
-        head.source_id, head.thread, head.confidence = memory.source_id, memory.thread, float(memory.confidence)
-        head.created_at, head.updated_at = body[BODY.index("created_at")], body[BODY.index("updated_at")]
+        for name in ("source_id", "thread", "confidence", "created_at", "updated_at"):
+            setattr(head, name, body[BODY.index(name)])
     log.record(head, op, body=body, vector=_vector(row))
 
 

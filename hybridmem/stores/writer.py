@@ -34,10 +34,12 @@ class Writer:
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
         strict: bool = True,
+        whole: bool = False,
     ) -> list[str]:
         """Add or update (same id) memories, all or none of them; give their ids.
 
-        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
+        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part). An update
+        keeps confidence and vitals that were not given (1.0, 0, None), unless the memory is the `whole` of it.
         """
         codec.check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
@@ -50,7 +52,8 @@ class Writer:
             self._expect_vectors()
         with self._writing(namespace) as log:
             ids = writes.assign_ids(memories, now=log.at)
-            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
+            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": whole}
+            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, **how)
         return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
@@ -81,7 +84,7 @@ class Writer:
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Strengthen a memory, up to 1.0; its new strength."""
         with self._writing(namespace) as log:
-            return writes.reinforce(log, id, namespace=namespace, by=by)
+            return writes.reinforce(log, *cleaned([id]), namespace=namespace, by=by)
 
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
         """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
@@ -100,4 +103,8 @@ def cleaned(ids: Sequence[str], /) -> Sequence[str]:
     """Ids as they can be stored; a lone str is a mistake, not a sequence of letters."""
     if isinstance(ids, str):
         raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
-    return [codec.clean(id_) for id_ in ids]
+    try:
+        return [codec.clean(id_) for id_ in ids]
+    except (TypeError, AttributeError) as error:
+        wrong = next((id_ for id_ in ids if not isinstance(id_, str)), ids)
+        raise ConfigError(f"an id must be a str, not {wrong!r}") from error

@@ -545,6 +545,14 @@ class StoreConformance:
             assert [m.id for m in store.list(view=NOW, filter=filter_)] == [m.id for m in everything if keep(m)]
             assert store.ids(view=NOW, filter=filter_) == {m.id for m in everything if keep(m)}
 
+    def test_a_filter_may_have_thousands_of_parts(self, store):
+        store.put([Memory("A", id="a"), Memory("B", id="b", metadata={"n": 7})])
+        for key, found in (("id", "a"), ("n", 7)):
+            many = {"$or": [*({key: f"no {i}"} for i in range(3000)), {key: found}]}
+            assert store.ids(view=NOW, filter=many) == {"a" if key == "id" else "b"}
+            none = {"$and": [{key: {"$ne": f"no {i}"}} for i in range(3000)]}
+            assert store.ids(view=NOW, filter=none) == {"a", "b"}
+
     def test_as_of_with_filters(self, store, clock):
         store.put([Memory("A", id="a", type="fact"), Memory("B", id="b", type="note", strength=0.5)])
         before = View(as_of=clock.now)

@@ -275,8 +275,11 @@ def test_backup_while_in_use(path, tmp_path):
         store.put([Memory("B", id="b")])
         with pytest.raises(ConfigError, match="onto itself"):
             store.backup(path)
-        with pytest.raises(StoreError, match="cannot open"):
+        with pytest.raises(StoreError, match=r"cannot open .*nowhere.copy\.db"):
             store.backup(tmp_path / "nowhere" / "copy.db")
+        for nowhere in ("", tmp_path):
+            with pytest.raises(ConfigError, match="name a file"):
+                store.backup(nowhere)
     with SQLiteStore(copy) as store:
         assert store.ids(view=View()) == {"a"}
         assert store.check() == []
