@@ -564,6 +564,23 @@ def test_nothing_in_one_namespace_changes_anything_in_another(operations):
         assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
 
 
+def test_memories_without_vectors_are_told(tmp_path, caplog):
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as plain:
+        plain.add_many(["a cat", "a dog"])
+        assert plain.search("cat")
+    assert "without a vector" not in caplog.text
+    for _ in range(2):  # the second time from what was written down
+        caplog.clear()
+        with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+            assert ids(memory.search_arm("vector", "cat")) == []
+            assert "memories without a vector in namespace '': 2" in caplog.text
+    with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+        memory.reindex()
+        caplog.clear()
+        assert len(memory.search_arm("vector", "cat")) == 2
+        assert "without a vector" not in caplog.text
+
+
 def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
     def missing(_given):
         raise MissingExtraError("local", needs="wordllama")
