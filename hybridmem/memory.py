@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hybridmem.abstain import check_confidence
 from hybridmem.asking import Question
-from hybridmem.content import Content, as_memory
+from hybridmem.content import Content, as_memories, as_memory, changed
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.explain import Explanation
@@ -25,7 +25,7 @@ from hybridmem.reembedding import claim
 from hybridmem.results import Result
 from hybridmem.space import IndexSettings
 from hybridmem.stages import Pack
-from hybridmem.stores.base import Progress, Store, Version, View
+from hybridmem.stores.base import Changed, Progress, Store, Version, View
 from hybridmem.stores.codec import check_namespace
 from hybridmem.text import Analyzer
 from hybridmem.times import epoch
@@ -139,13 +139,11 @@ class HybridMemory:
 
     def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
         """Remember many, a thousand to a transaction; `progress(done, total)` counts what is safe on disk."""
-        if isinstance(contents, str | Mapping | Memory) or not isinstance(contents, Iterable):
-            raise ConfigError(f"add_many takes a list of texts, memories or dicts, not {contents!r}: add takes one")
         total = len(contents) if isinstance(contents, Sequence) else None
         ids: list[str] = []
         batch: list[Memory] = []
-        for content in contents:
-            batch.append(as_memory(content, {}))
+        for memory in as_memories(contents):
+            batch.append(memory)
             if len(batch) >= BATCH:
                 ids += self._put(batch)
                 batch = []
@@ -154,25 +152,29 @@ class HybridMemory:
         _tell(progress, len(ids), total)
         return ids
 
-    def _put(self, batch: Sequence[Memory], *, whole: bool = False) -> list[str]:
+    def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
         if not batch:
             return []
         vectors = None
         if self.embedder is not None:
             vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
             claim(self.store, self.embedder)
-        return self.store.put(batch, namespace=self._namespace, vectors=vectors, whole=whole)
+        return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
 
     def update(self, id: str, /, **changes: Any) -> Memory:
         """Change fields of a memory; the old version stays in its history."""
-        for name in ("id", "namespace"):
-            if name in changes:
-                raise ConfigError(
-                    f"{name} = {changes[name]!r} is not allowed: a memory keeps its {name}, add another one"
-                )
-        new = as_memory(dataclasses.replace(self.get(id), updated_at=None), changes)
-        self._put([new], whole=True)
+        old: Memory | None = self.get(id)
+        while old is not None:
+            old = self._replace(old, changes)
         return self.get(id)
+
+    def _replace(self, old: Memory, changes: Mapping[str, Any]) -> Memory | None:
+        """Write a memory with changes; when somebody was faster, nothing is written and what now stands is given."""
+        try:
+            self._put([changed(old, changes)], base=[old])
+        except Changed as conflict:
+            return conflict.now
+        return None
 
     def forget(self, *ids: str) -> int:
         """Forget memories: out of every search at once, kept in the history. `erase` removes for good."""

@@ -86,7 +86,7 @@ class MarkdownStore:
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
-        whole: bool = False,
+        base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Write memories as notes; give their ids."""
         with self._lock:
@@ -94,7 +94,7 @@ class MarkdownStore:
                 check_memory(memory, namespace=check_namespace(namespace))
             hidden = [memory.supersedes for memory in memories if memory.supersedes]
             self._notes.settle(namespace, [*hidden, *(memory.id for memory in memories)])
-            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, whole=whole)
+            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
             self._notes.write(namespace, [*hidden, *ids])
             return ids
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.stores import codec, writes
-from hybridmem.stores.base import Progress
+from hybridmem.stores import codec, reads, writes
+from hybridmem.stores.base import Changed, Progress, View
 from hybridmem.types import Edge, Memory
 
 __all__ = ["Writer", "cleaned"]
@@ -34,12 +34,13 @@ class Writer:
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
         strict: bool = True,
-        whole: bool = False,
+        base: Sequence[Memory] | None = None,
     ) -> list[str]:
         """Add or update (same id) memories, all or none of them; give their ids.
 
         What a memory supersedes must be known, unless `strict` is off (an import that holds only a part). An update
-        keeps confidence and vitals that were not given (1.0, 0, None), unless the memory is the `whole` of it.
+        keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they stood when
+        they were read, every field is taken as it is, and `Changed` says that one has changed since.
         """
         codec.check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
@@ -52,7 +53,8 @@ class Writer:
             self._expect_vectors()
         with self._writing(namespace) as log:
             ids = writes.assign_ids(memories, now=log.at)
-            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": whole}
+            _check_base(log, base or (), namespace)
+            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": base is not None}
             writes.put(log, memories, ids, namespace=namespace, vectors=vectors, **how)
         return ids
 
@@ -97,6 +99,13 @@ class Writer:
         self._expect_vectors()
         with self._writing(namespace) as log:
             writes.set_vectors(log, vectors, namespace=namespace)
+
+
+def _check_base(log: Any, base: Sequence[Memory], namespace: str) -> None:
+    for old in base:
+        now = reads.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
+        if now != old:
+            raise Changed(now)
 
 
 def cleaned(ids: Sequence[str], /) -> Sequence[str]:

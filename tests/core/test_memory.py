@@ -92,6 +92,30 @@ def test_an_update_takes_every_field_as_given(tmp_path):
         assert (cleared.access_count, cleared.last_accessed) == (0, None)
 
 
+def test_two_updates_at_once_both_count(tmp_path):
+    meanwhile = []
+
+    def embed(texts):
+        while meanwhile:  # between reading and writing somebody else changes it
+            meanwhile.pop()()
+        return toy(texts)
+
+    with (
+        HybridMemory(tmp_path / "m.db", embedder=embed) as memory,
+        HybridMemory(tmp_path / "m.db", embedder=toy) as other,
+    ):
+        memory.add("the cat", id="a")
+        meanwhile.append(lambda: other.update("a", subject="ana"))
+        meanwhile.append(lambda: other.store.touch(["a"]))
+        new = memory.update("a", text="the dog")
+        assert (new.text, new.subject, new.access_count) == ("the dog", "ana", 1)
+        assert [v.memory.text for v in memory.history("a")] == ["the cat", "the cat", "the dog"]
+        meanwhile.append(lambda: other.forget("a"))
+        with pytest.raises(NotFoundError):
+            memory.update("a", text="the sofa")
+        assert memory.history("a")[-1].deleted
+
+
 @pytest.mark.parametrize("change", [{"id": "b"}, {"namespace": "ana"}], ids=str)
 def test_an_update_does_not_move_a_memory(memory, change):
     memory.add("the cat", id="a")

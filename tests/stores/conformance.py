@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters import compile_predicate
-from hybridmem.stores.base import View
+from hybridmem.stores.base import Changed, View
 from hybridmem.times import from_epoch
 from hybridmem.types import Edge, Entry, Memory
 from tests.stores.model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
@@ -175,6 +175,23 @@ class StoreConformance:
         assert (store.get(["a"], view=NOW)[0].strength, store.get(["a"], view=NOW)[0].access_count) == (0.5, 2)
         store.put([Memory("y", id="a", strength=0.25)])
         assert (store.get(["a"], view=NOW)[0].strength, store.get(["a"], view=NOW)[0].access_count) == (0.25, 0)
+
+    def test_a_write_on_a_base_that_has_changed_is_not_done(self, store):
+        store.put([Memory("A", id="a", confidence=0.5)])
+        (old,) = store.get(["a"], view=ALL)
+        store.touch(["a"])
+        (now,) = store.get(["a"], view=ALL)
+        with pytest.raises(Changed) as told:
+            store.put([replace(old, text="A2")], base=[old])
+        assert told.value.now == now
+        assert texts(store.get(["a"], view=ALL)) == ["A"]
+        store.put([replace(now, text="A2", confidence=1.0, access_count=0, last_accessed=None)], base=[now])
+        (new,) = store.get(["a"], view=ALL)
+        assert (new.text, new.confidence, new.access_count, new.last_accessed) == ("A2", 1.0, 0, None)
+        store.delete(["a"])
+        with pytest.raises(Changed) as told:
+            store.put([new], base=[new])
+        assert told.value.now is None
 
     def test_the_same_id_twice_in_one_batch(self, store):
         store.put([Memory("first", id="a"), Memory("second", id="a")])
