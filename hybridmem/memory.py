@@ -182,8 +182,7 @@ class HybridMemory:
 
     def erase(self, *ids: str) -> int:
         """Remove memories with all their versions and vectors, for good."""
-        count: int = self.store.erase(ids, namespace=self._namespace)  # type: ignore[attr-defined]
-        return count
+        return self.store.erase(ids, namespace=self._namespace)
 
     def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:
         """Let two memories remind of each other; the relation `contradicts` makes the weaker one yield."""
@@ -242,6 +241,9 @@ class HybridMemory:
     def search_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """One arm alone ("bm25", "vector" or "graph"), with its raw scores; hits of the graph tell their paths."""
         hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
+        unused = [name for name in how if name in _FUSED]
+        if unused:
+            raise ConfigError(f"search_arm does not know {unused[0]!r}: one arm alone is neither fused nor counted")
         question = self._question(query, **how)
         return self._engine.arm(arm, question, hops=hops, decay=decay)
 
@@ -298,6 +300,7 @@ class HybridMemory:
         return results
 
 
+_FUSED = ("recipe", "tokens", "touch", "min_confidence")
 _HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
 
 

@@ -108,6 +108,8 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
 
 def _search(args: argparse.Namespace) -> int:
     how = {"k": args.k, "filter": read_json(args.filter, "--filter"), "as_of": args.as_of}
+    if args.min_confidence is not None:
+        how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
         if args.why_not is not None:
             print(memory.explain(args.query, **how).why_not(args.why_not))
@@ -115,7 +117,7 @@ def _search(args: argparse.Namespace) -> int:
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)
         else:
-            results = memory.search(args.query, min_confidence=args.min_confidence, **how)
+            results = memory.search(args.query, **how)
         for rank, result in enumerate(results, start=1):
             receipt = result.receipt
             if args.json:

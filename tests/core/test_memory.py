@@ -449,6 +449,20 @@ def test_bad_searches_are_refused(memory, how):
         memory.search("cat", **how)
 
 
+@pytest.mark.parametrize("how", [{"recipe": "rrf"}, {"tokens": 5}, {"touch": True}, {"min_confidence": 0.5}], ids=str)
+def test_an_arm_alone_refuses_what_only_a_fusion_knows(memory, how):
+    with pytest.raises(ConfigError, match="search_arm does not know"):
+        memory.search_arm("bm25", "cat", **how)
+
+
+@pytest.mark.parametrize("embedder", [None, toy])
+def test_a_weight_for_an_unknown_arm_is_refused(embedder):
+    with HybridMemory(embedder=embedder) as memory:
+        memory.add("cat")
+        with pytest.raises(ConfigError, match="unknown arm 'bm52'"):
+            memory.search("cat", recipe=Fusion(weights={"bm25": 1.0, "bm52": 1.0}))
+
+
 @pytest.mark.parametrize("query", [None, 5, b"cat", ["cat"]], ids=repr)
 async def test_a_question_is_a_text(memory, query):
     memory.add("a cat")
