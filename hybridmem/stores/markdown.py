@@ -232,11 +232,13 @@ class MarkdownStore:
         """The index's log as rows."""
         return self.index.export(namespace=namespace)
 
-    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int:
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
         """Replay exported rows, and write the notes as they then stand."""
         with self._lock:
             self._notes.sync()
-            done = self.index.restore(rows, progress=progress)
+            done = self.index.restore(rows, progress=progress, exact=exact)
             self._notes.write_all()
             return done
 

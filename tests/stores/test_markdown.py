@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybridmem.copying import checksum, copy_store
 from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.stores import notes
 from hybridmem.stores.base import View
@@ -482,3 +483,17 @@ def test_without_pyyaml(monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hybridmem\[markdown\]'"):
         notes.parse_note("---\nid: a\n---\nx", default_id="x", modified=0.0)
+
+
+def test_a_whole_store_can_be_copied_into_notes_and_back(folder, tmp_path):
+    with SQLiteStore(tmp_path / "memory.db") as source:
+        source.put([FULL, Memory("B", id="b", supersedes="m1")], vectors=[[1.0], [2.0]])
+        source.put([Memory("C", id="c")], namespace="ana")
+        source.link([Edge("m1", "b")])
+        source.delete(["m1"])
+        with MarkdownStore(folder) as notes:
+            copy_store(source, notes, batch=2)
+            assert copy_store(source, notes).resumed == source.last_seq()
+        assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md")) == ["ana/c.md", "b.md"]
+        with MarkdownStore(folder) as notes, SQLiteStore(tmp_path / "back.db") as back:
+            assert copy_store(notes, back).checksum == checksum(source)[0]
