@@ -271,6 +271,13 @@ def test_chunks_of_one_source_are_collapsed_and_k_is_still_filled(memory):
     assert "collapsed into" in told.why_not(next(f"big{i}" for i in range(300) if f"big{i}" not in ids(found)))
 
 
+def test_a_far_future_is_the_future():
+    with HybridMemory(embedder=None, clock=lambda: 1_700_000_000.0, recipe="competition") as memory:
+        memory.add_many([{"text": "cat", "id": year, "created_at": f"{year}-12-31"} for year in ("9999", "2030")])
+        far, near = memory.search("cat")
+        assert far.score == near.score
+
+
 def test_strength_is_reinforced_and_decays_once_a_day(tmp_path):
     clock = [0.0]
     with HybridMemory(tmp_path / "m.db", embedder=None, clock=lambda: clock[0]) as memory:
