@@ -221,7 +221,11 @@ class SQLiteStore(SQLiteWriter):
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
         with translate(self.path), self._pool.snapshot() as conn:
             rows = transfer.export(conn, namespace)
-            yield from _list(rows) if self._pool.in_memory else rows
+            if not self._pool.in_memory:
+                yield from rows
+                return
+            kept = _list(rows)  # the one connection of :memory: cannot be kept waiting
+        yield from kept
 
     @guarded
     def restore(

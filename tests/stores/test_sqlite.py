@@ -8,6 +8,7 @@ import sqlite3
 import tracemalloc
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
@@ -293,6 +294,21 @@ def test_a_memory_store_can_be_saved(path):
         store.backup(path)
     with SQLiteStore(path) as store:
         assert store.ids(view=View()) == {"a"}
+
+
+@pytest.mark.parametrize("stream", [SQLiteStore.export, lambda store: store.list(view=View())], ids=["export", "list"])
+@pytest.mark.parametrize("place", [":memory:", "file"])
+def test_a_stream_holds_nobody_up_and_can_change_threads(tmp_path, place, stream):
+    with SQLiteStore(place if place == ":memory:" else tmp_path / place) as store:
+        store.put([Memory(f"{i}", id=f"{i:04}") for i in range(700)])
+        rows = stream(store)
+        next(rows)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(store.put, [Memory("more", id="more")]).result(10)
+            rest = other.submit(list, rows).result(10)
+            assert len(rest) >= 699
+            other.submit(store.put, [Memory("and more")]).result(10)
+        assert store.count(view=View()) == 702
 
 
 def test_restore_into_a_store_in_use_appends(path):
