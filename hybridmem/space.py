@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hybridmem.errors import CorruptStoreError, EmbeddingError
+from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
@@ -232,9 +232,14 @@ class LocalSpace:
         behind = self._behind()
         if self._view.as_of is not None or self._view.superseded or not behind or behind * CATCH_UP < len(self._roster):
             return
-        for name, index in (("bm25", self._text), ("roster", self._roster)):
-            data = index.to_bytes()
-            self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+        try:
+            for name, index in (("bm25", self._text), ("roster", self._roster)):
+                data = index.to_bytes()
+                self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+        except (
+            StoreError
+        ) as error:  # a full disk or a read-only file: what is derived must not stop a search or a close
+            log.warning("the indexes were not written down, so the next open takes longer: %s", error)
         self._saved = self._roster.watermark
 
     def close(self) -> None:

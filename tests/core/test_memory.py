@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
-from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, NotFoundError, StoreClosedError
+from hybridmem.errors import (
+    ConfigError,
+    EmbeddingError,
+    MissingExtraError,
+    NotFoundError,
+    StoreClosedError,
+    StoreError,
+)
 from hybridmem.stages import HalfLife, SourceDedup
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue", "export", "error"]
@@ -402,6 +409,22 @@ def test_a_damaged_snapshot_is_built_again(tmp_path, caplog):
         memory.store.save_snapshot("bm25", watermark, blob[: len(blob) // 2])
         assert len(memory.search("cat number 7", k=3)) == 3
     assert "damaged" in caplog.text
+
+
+@pytest.mark.parametrize("after", [1, 2_000], ids=["while searching", "when closing"])
+def test_a_memory_that_cannot_be_written_is_read_and_closed(tmp_path, caplog, monkeypatch, after):
+    monkeypatch.setattr("hybridmem.space.SNAPSHOT_AFTER", after)
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        memory.add_many([{"text": f"cat {n}", "id": f"c{n}"} for n in range(30)])
+        conn = memory.store._pool.take()
+        conn.execute("PRAGMA query_only = ON")
+        memory.store._pool.give(conn)
+        assert len(memory.search("cat", k=5)) == 5
+        with pytest.raises(StoreError, match="read-only"):
+            memory.add("more")
+    assert "the indexes were not written down" in caplog.text
+    with pytest.raises(StoreClosedError):
+        memory.search("cat")
 
 
 def test_two_memories_on_one_file_see_each_other(tmp_path):
