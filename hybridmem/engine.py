@@ -262,12 +262,14 @@ class Engine:
         """Save, then close the store."""
         if not self._closed:
             self._closed = True
-            self.save()
-            for space in [*self._spaces.values(), *self._past.values()]:
-                let_go = getattr(space, "close", None)
-                if let_go is not None:
-                    let_go()
-            self.store.close()
+            try:
+                self.save()
+                for space in [*self._spaces.values(), *self._past.values()]:
+                    let_go = getattr(space, "close", None)
+                    if let_go is not None:
+                        let_go()
+            finally:
+                self.store.close()
 
     def reader(self, view: View) -> EntryReader:
         """Reads entries of this view."""
