@@ -85,7 +85,7 @@ def _function(obj: Any) -> Source:
     if inspect.iscoroutinefunction(call):
         raise ConfigError(f"the embedding function {obj!r} is async: give a plain function texts -> vectors")
     # A function has no identity that survives a restart; a lambda has not even a name. The dimension is recorded too.
-    return Source("callable", obj, lambda text: obj([text])[0])
+    return Source("callable", obj, lambda text: next(iter(obj([text]))))
 
 
 _MODEL_KEYS = ("model_name", "model", "model_id", "repo_id", "deployment", "model_name_or_path")

@@ -77,10 +77,13 @@ def _lines(source: str | Path | IO[str]) -> Iterator[tuple[str, str]]:
     """Each line that is not empty, with the place it stands at, for messages."""
     if not isinstance(source, (str, Path)):
         numbered = enumerate(source, start=1)
-        yield from ((line.strip(), f"{_name(source)}:{number}") for number, line in numbered if line.strip())
+        try:
+            yield from ((line.strip(), f"{_name(source)}:{number}") for number, line in numbered if line.strip())
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{_name(source)} is not UTF-8: {error}") from error
         return
     try:
-        file = Path(source).open(encoding="utf-8")  # noqa: SIM115  only opening it may fail with this message
+        file = Path(source).open(encoding="utf-8-sig")  # noqa: SIM115  only opening it may fail with this message
     except OSError as error:
         raise ConfigError(f"cannot read {source}: {error.strerror}") from error
     with file:

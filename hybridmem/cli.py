@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -77,9 +78,12 @@ def _memory_options(sub: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show every letter shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `hybridmem search … >&-`
+            sys.stdout.flush()
     except HybridMemError as error:
         print(f"hybridmem: {error}", file=sys.stderr)
         return EXIT_ERROR

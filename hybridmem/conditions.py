@@ -200,11 +200,18 @@ def _typed(value: Any) -> Operand | None:
         return Operand("text", clean(str(value)))
     if isinstance(value, Real):
         number = value if isinstance(value, int) else float(value)
-        return Operand("number", number) if math.isfinite(number) else None
+        return Operand("number", number) if _finite(number) else None
     if isinstance(value, date):
         moment = epoch(value)
         return None if moment is None else Operand("time", moment)
     return None
+
+
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def clean(text: str, /) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.types import Memory
 
-__all__ = ["Content", "as_memory"]
+__all__ = ["Content", "as_memories", "as_memory", "changed"]
 
 Content = str | Memory | Mapping[str, Any]
 _FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
@@ -30,9 +30,32 @@ def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
             raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
     for name in ("tags", "entities"):
         if name in given:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+            given[name] = _words(given[name], name)
     if isinstance(content, Memory):
         return dataclasses.replace(content, **given)
     if "text" not in given:
         raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
     return Memory(**given)
+
+
+def as_memories(contents: Iterable[Content], /) -> Iterator[Memory]:
+    """Many at once; one text or dict alone is a mistake, not a list of its letters or keys."""
+    if isinstance(contents, str | Mapping | Memory) or not isinstance(contents, Iterable):
+        raise ConfigError(f"add_many takes a list of texts, memories or dicts, not {contents!r}: add takes one")
+    return (as_memory(content, {}) for content in contents)
+
+
+def changed(memory: Memory, changes: Mapping[str, Any], /) -> Memory:
+    """A memory with some fields changed, updated when it is written; its name stays."""
+    for name in ("id", "namespace"):
+        if name in changes:
+            raise ConfigError(f"{name} = {changes[name]!r} is not allowed: a memory keeps its {name}")
+    return as_memory(dataclasses.replace(memory, updated_at=None), changes)
+
+
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"Memory.{name} must be a sequence of str, not {value!r}")
+    return tuple(sorted(value, key=str) if isinstance(value, Set) else value)

@@ -83,7 +83,7 @@ def _fill(source: Store, target: Store, start: int, progress: Progress | None, b
 
 
 def _send(target: Store, part: Iterable[Row]) -> None:
-    target.restore(part, exact=True)  # type: ignore[call-arg]
+    target.restore(part, exact=True)
 
 
 def checksum(store: Store, /, *, upto: int | None = None) -> tuple[str, int]:

@@ -194,6 +194,8 @@ class Embedder:
 
     def _checked(self, raw: Any, count: int) -> Vector:
         """Raw vectors as a unit float32 matrix, or an error that says what was expected and what came."""
+        if isinstance(raw, Iterator):
+            raw = list(raw)
         try:
             rows = np.asarray(raw, dtype=np.float64)
         except (TypeError, ValueError) as error:

@@ -108,7 +108,7 @@ class Engine:
         """The recipe for the arms that exist: a weight for an absent vector arm is left out."""
         if self.embedder is not None or not isinstance(recipe.weights, Mapping):
             return recipe
-        kept = {arm: weight for arm, weight in recipe.weights.items() if arm in self.arms}
+        kept = {arm: weight for arm, weight in recipe.weights.items() if arm != "vector"}
         return replace(recipe, weights=kept or None)
 
     def answer(self, question: Question) -> Answer:
@@ -148,6 +148,8 @@ class Engine:
         box = {"vector": ask.vector}
 
         def vector() -> Hits:
+            if not ask.text.strip():
+                return Hits([], [])  # nothing to embed
             if box["vector"] is None and self.embedder is not None:
                 box["vector"] = self.embedder.query(ask.text)
             return space.search("vector", ask._replace(vector=box["vector"]), k=depth)
@@ -157,6 +159,11 @@ class Engine:
         outcomes: list[Outcome] = run(jobs, inline_below=getattr(space, "own_thread_from", OWN_THREAD_FROM))
         settle(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
+
+    def asks_vectors(self, question: Question) -> bool:
+        """Whether the vector arm will be asked: it has a weight, and there is something to embed."""
+        weights = dict(zip(self.arms, question.recipe.weights_for(self.arms), strict=True))
+        return weights.get("vector", 0.0) > 0 and bool(question.text.strip())
 
     def fuse(self, answer: Answer, trace: Trace | None = None) -> Ranking:
         """The pure part: the same lists, clock, graph and recipe give the same ranking."""
@@ -209,6 +216,8 @@ class Engine:
         if arm not in known:
             raise ConfigError(f"arm {arm!r} is not known: this memory has {', '.join(known)}")
         space, ask = self.space(question.view), self._ask(question)
+        if arm == "vector" and not ask.text.strip():
+            return []
         if arm == "vector" and self.embedder is not None and ask.vector is None:
             ask = ask._replace(vector=self.embedder.query(ask.text))
         graph = space.graph(ask.allowed) if arm == "graph" else None
@@ -226,6 +235,7 @@ class Engine:
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
         """Embed everything again, with another embedder if one is given, and build every index from the store."""
         if embedder is not None:
+            embedder.probe()  # one that does not work must not take over
             self.embedder = embedder
             self.settings = self.settings._replace(vectors=True)
         names = self.store.namespaces()
@@ -252,12 +262,14 @@ class Engine:
         """Save, then close the store."""
         if not self._closed:
             self._closed = True
-            self.save()
-            for space in [*self._spaces.values(), *self._past.values()]:
-                let_go = getattr(space, "close", None)
-                if let_go is not None:
-                    let_go()
-            self.store.close()
+            try:
+                self.save()
+                for space in [*self._spaces.values(), *self._past.values()]:
+                    let_go = getattr(space, "close", None)
+                    if let_go is not None:
+                        let_go()
+            finally:
+                self.store.close()
 
     def reader(self, view: View) -> EntryReader:
         """Reads entries of this view."""

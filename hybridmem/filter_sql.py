@@ -120,6 +120,7 @@ def dig(metadata: str | None, path: str, /) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
+_MANY = 100
 _OPS = {"$eq": "=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
@@ -142,7 +143,15 @@ def to_sql(condition: Condition, /, *, columns: Mapping[str, str], dialect: Dial
     if not parts:
         return SQL("FALSE" if isinstance(condition, AnyOf) else "TRUE")
     joiner = " OR " if isinstance(condition, AnyOf) else " AND "
-    return SQL(f"({joiner.join(part.text for part in parts)})", tuple(p for part in parts for p in part.params))
+    return SQL(_joined([part.text for part in parts], joiner), tuple(p for part in parts for p in part.params))
+
+
+def _joined(texts: Sequence[str], joiner: str) -> str:
+    """In halves where there are many: a database counts `a OR b OR c …` as so many levels, and SQLite allows 1,000."""
+    if len(texts) <= _MANY:
+        return f"({joiner.join(texts)})"
+    half = len(texts) // 2
+    return f"({_joined(texts[:half], joiner)}{joiner}{_joined(texts[half:], joiner)})"
 
 
 def _test(test: Test, columns: Mapping[str, str], dialect: Dialect) -> SQL:

@@ -159,13 +159,14 @@ def _handler(inspector: Inspector) -> type[BaseHTTPRequestHandler]:
             self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
 
         def do_POST(self) -> None:
-            action = actions.get(self.path.removeprefix(f"/{inspector.token}/api/"))
-            size = int(self.headers.get("Content-Length") or 0)
-            if not self._allowed() or action is None or not 0 <= size <= MAX_BODY:
+            token, _, name = self.path.partition("/api/")
+            action = actions.get(name) if token == f"/{inspector.token}" else None
+            size = self.headers.get("Content-Length") or "0"
+            if not self._allowed() or action is None or not size.isdecimal() or int(size) > MAX_BODY:
                 self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
                 return
             try:
-                answer: Any = action(json.loads(self.rfile.read(size) or b"{}"))
+                answer: Any = action(json.loads(self.rfile.read(int(size)) or b"{}"))
                 status = HTTPStatus.OK
             except (HybridMemError, KeyError, TypeError, ValueError, AttributeError) as error:
                 answer, status = {"error": str(error) or type(error).__name__}, HTTPStatus.BAD_REQUEST

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hybridmem.abstain import check_confidence
 from hybridmem.asking import Question
-from hybridmem.content import Content, as_memory
+from hybridmem.content import Content, as_memories, as_memory, changed
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.explain import Explanation
@@ -21,11 +21,12 @@ from hybridmem.health import Health, reach_warnings
 from hybridmem.indexes.graph import GraphSettings
 from hybridmem.opening import open_engine, pick_embedder
 from hybridmem.recipes import load_recipe
-from hybridmem.reembedding import record
+from hybridmem.reembedding import claim
 from hybridmem.results import Result
 from hybridmem.space import IndexSettings
 from hybridmem.stages import Pack
-from hybridmem.stores.base import Progress, Store, Version, View
+from hybridmem.stores.base import Changed, Progress, Store, Version, View
+from hybridmem.stores.codec import check_namespace
 from hybridmem.text import Analyzer
 from hybridmem.times import epoch
 from hybridmem.types import Edge, Memory
@@ -69,13 +70,12 @@ class HybridMemory:
         **options: Any,
     ) -> None:
         self._recipe = load_recipe(recipe)
+        self._namespace, self._k = check_namespace(namespace), _at_least_one(k)
         chosen = GraphSettings() if graph is True else graph or None
         model = pick_embedder(embedder)
         k1, b = _first(k1, self._recipe.k1, 1.2), _first(b, self._recipe.b, 0.75)
         settings = IndexSettings(analyzer or Analyzer(), k1, b, chosen, model is not None)
         self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
-        self._namespace = namespace
-        self._k = _at_least_one(k)
         self._owner = True
         for line in reach_warnings(self.recipe, self.arms, k=self._k):
             warnings.warn(line, UserWarning, stacklevel=2)
@@ -86,7 +86,7 @@ class HybridMemory:
         """The same memory as another user or agent sees it: nothing is visible across namespaces."""
         other = object.__new__(type(self))
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
-        other._namespace, other._owner = name, False
+        other._namespace, other._owner = check_namespace(name), False
         return other
 
     @property
@@ -142,8 +142,8 @@ class HybridMemory:
         total = len(contents) if isinstance(contents, Sequence) else None
         ids: list[str] = []
         batch: list[Memory] = []
-        for content in contents:
-            batch.append(as_memory(content, {}))
+        for memory in as_memories(contents):
+            batch.append(memory)
             if len(batch) >= BATCH:
                 ids += self._put(batch)
                 batch = []
@@ -152,20 +152,29 @@ class HybridMemory:
         _tell(progress, len(ids), total)
         return ids
 
-    def _put(self, batch: Sequence[Memory]) -> list[str]:
+    def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
         if not batch:
             return []
         vectors = None
         if self.embedder is not None:
             vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
-            record(self.store, self.embedder)
-        return self.store.put(batch, namespace=self._namespace, vectors=vectors)
+            claim(self.store, self.embedder)
+        return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
 
     def update(self, id: str, /, **changes: Any) -> Memory:
         """Change fields of a memory; the old version stays in its history."""
-        new = as_memory(dataclasses.replace(self.get(id), updated_at=None), changes)
-        self._put([new])
+        old: Memory | None = self.get(id)
+        while old is not None:
+            old = self._replace(old, changes)
         return self.get(id)
+
+    def _replace(self, old: Memory, changes: Mapping[str, Any]) -> Memory | None:
+        """Write a memory with changes; when somebody was faster, nothing is written and what now stands is given."""
+        try:
+            self._put([changed(old, changes)], base=[old])
+        except Changed as conflict:
+            return conflict.now
+        return None
 
     def forget(self, *ids: str) -> int:
         """Forget memories: out of every search at once, kept in the history. `erase` removes for good."""
@@ -173,8 +182,7 @@ class HybridMemory:
 
     def erase(self, *ids: str) -> int:
         """Remove memories with all their versions and vectors, for good."""
-        count: int = self.store.erase(ids, namespace=self._namespace)  # type: ignore[attr-defined]
-        return count
+        return self.store.erase(ids, namespace=self._namespace)
 
     def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:
         """Let two memories remind of each other; the relation `contradicts` makes the weaker one yield."""
@@ -221,7 +229,7 @@ class HybridMemory:
     async def asearch(self, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
         question = self._question(query, **how)
-        if self.embedder is not None:
+        if self.embedder is not None and self._engine.asks_vectors(question):
             question = question._replace(vector=await self.embedder.aquery(query))
         touch = bool(how.get("touch"))
         return await self._engine.aside(lambda: self._results(question, touch=touch))
@@ -233,6 +241,9 @@ class HybridMemory:
     def search_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """One arm alone ("bm25", "vector" or "graph"), with its raw scores; hits of the graph tell their paths."""
         hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
+        unused = [name for name in how if name in _FUSED]
+        if unused:
+            raise ConfigError(f"search_arm does not know {unused[0]!r}: one arm alone is neither fused nor counted")
         question = self._question(query, **how)
         return self._engine.arm(arm, question, hops=hops, decay=decay)
 
@@ -248,6 +259,8 @@ class HybridMemory:
 
     def health(self, queries: Iterable[str], /, **how: Any) -> Health:
         """Which arm earns its place over these questions: empty rate, share of the results, solo finds, overlap."""
+        if isinstance(queries, str):
+            raise ConfigError(f"health takes a list of questions, not the single text {queries!r}")
         questions = [self._question(query, **how) for query in queries]
         return self._engine.health(questions, k=_at_least_one(how.get("k") or self._k), recipe=self.recipe)
 
@@ -265,6 +278,8 @@ class HybridMemory:
         return View(self._namespace, None if as_of is None else _moment(as_of), superseded)
 
     def _question(self, query: str, **how: Any) -> Question:
+        if not isinstance(query, str):
+            raise ConfigError(f"a question is a text, not {query!r}")
         unknown = [name for name in how if name not in _HOW]
         if unknown:
             raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
@@ -273,7 +288,7 @@ class HybridMemory:
             recipe = dataclasses.replace(recipe, pack=Pack(tokens=how["tokens"]))
         view = self._view(how.get("as_of"), superseded=bool(how.get("superseded")))
         if how.get("namespace") is not None:
-            view = view._replace(namespace=how["namespace"])
+            view = view._replace(namespace=check_namespace(how["namespace"]))
         k = _at_least_one(self._k if how.get("k") is None else how["k"])
         recipe = self._engine.recipe_for(recipe)
         return Question(query, view, k, recipe, how.get("filter"), None, check_confidence(how.get("min_confidence")))
@@ -285,6 +300,7 @@ class HybridMemory:
         return results
 
 
+_FUSED = ("recipe", "tokens", "touch", "min_confidence")
 _HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
 
 
@@ -301,7 +317,7 @@ def _first(*values: float | None) -> float:
 
 
 def _at_least_one(k: int) -> int:
-    if not isinstance(k, int) or k < 1:
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up")
     return k
 

@@ -12,6 +12,8 @@ from typing import Any
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.engine import Engine
 from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.indexes.bm25 import BM25Index
+from hybridmem.indexes.graph import GraphSettings
 from hybridmem.space import IndexSettings
 from hybridmem.stores.base import Store, View
 
@@ -19,15 +21,20 @@ __all__ = ["open_engine", "open_store", "pick_embedder"]
 
 log = logging.getLogger("hybridmem")
 POSTGRES = ("postgresql://", "postgres://")
+_PLACES = "give a file, ':memory:', a folder of notes, a postgresql:// address, or a store"
 
 
 def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **options: Any) -> Store:
     """The store behind a path: a SQLite file, a folder of Markdown notes, a PostgreSQL address, or itself."""
     if not isinstance(path, (str, Path)):
+        if not hasattr(path, "last_seq"):
+            raise ConfigError(f"cannot open {path!r}: {_PLACES}")
         if options:
             raise ConfigError(f"this is a store already: {', '.join(options)} cannot be set again")
         return path
     text = str(path)
+    if not text or "\0" in text:  # SQLite would take no name for a file of its own that is gone in the end
+        raise ConfigError(f"cannot open {text!r}: {_PLACES}")
     if text.startswith(POSTGRES):
         from hybridmem.stores.postgres import PostgresStore
 
@@ -65,6 +72,7 @@ def open_engine(
     **options: Any,
 ) -> Engine:
     """An engine over a store; a server that searches by itself brings its own spaces."""
+    _check(settings)
     store = open_store(path, clock=clock, **options)
     try:
         if embedder is not None:
@@ -80,6 +88,15 @@ def open_engine(
     except BaseException:
         store.close()
         raise
+
+
+def _check(settings: IndexSettings) -> None:
+    """Refuse settings that no index could be built with before a file is made."""
+    if not callable(settings.analyzer):
+        raise ConfigError(f"analyzer = {settings.analyzer!r} is not allowed: an Analyzer(…), or None for the usual one")
+    if not isinstance(settings.graph, GraphSettings | None):
+        raise ConfigError(f"graph = {settings.graph!r} is not allowed: GraphSettings(…), True or False")
+    BM25Index(settings.analyzer, k1=settings.k1, b=settings.b, accelerate=False)
 
 
 def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder: Embedder) -> Callable[[View], Any]:

@@ -68,14 +68,18 @@ def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
         return recipe_from_dict(recipe)
     if isinstance(recipe, str) and recipe in RECIPES:
         return RECIPES[recipe]
+    named = ", ".join(map(repr, RECIPES))
+    if not isinstance(recipe, str | Path):
+        raise ConfigError(f"recipe = {recipe!r} is not allowed: a Fusion, a dict, a file, or one of {named}")
     path = Path(recipe)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        named = ", ".join(map(repr, RECIPES))
         raise ConfigError(f"recipe {str(recipe)!r} is neither a file nor a name: the names are {named}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"recipe file {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object")
     return recipe_from_dict(data)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.embed import Embedder
+from hybridmem.embed import Embedder, check_same
 from hybridmem.stores.base import Progress, Store, View
 
-__all__ = ["embed_again", "record", "recorded"]
+__all__ = ["claim", "embed_again", "record", "recorded"]
 
 BATCH = 1_000
 
@@ -26,6 +26,18 @@ def record(store: Store, embedder: Embedder, /, *, unfinished: bool = False) -> 
     now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
     if recorded(store) != now:
         store.set_meta("embedder", json.dumps(now))
+
+
+def claim(store: Store, embedder: Embedder, /) -> None:
+    """Before vectors are written: record whose they are, or refuse those of another embedder than the recorded one.
+
+    A plain function has no name and no known dimension when a memory is opened; here the dimension is known.
+    """
+    known = recorded(store)
+    if known is None:
+        record(store, embedder)
+    else:
+        check_same(known["name"], known["dim"], embedder)
 
 
 def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress: Progress | None, /) -> None:

@@ -22,6 +22,16 @@ class Result:
     memory: Memory
     _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without its explanation, which holds the open memory."""
+        return Result, (self.id, self.score, self.memory)
+
+    def __copy__(self) -> Result:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any], /) -> Result:
+        return self
+
     @property
     def text(self) -> str:
         """The memory's text."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hybridmem.errors import CorruptStoreError, EmbeddingError
+from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
@@ -156,6 +156,15 @@ class LocalSpace:
         if self._vector is not None and pieces is not None:
             with pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(roster), watermark=newest)
+            self._tell_bare(len(roster) - len(self._vector))
+
+    def _tell_bare(self, count: int) -> None:
+        """Say so when meaning cannot find some memories: written without an embedder, or edited by hand since."""
+        if count > 0 and self._vector is not None and self._view.as_of is None:
+            where = f"namespace {self._view.namespace!r}"
+            log.warning(
+                "memories without a vector in %s: %d; only words and graph find them until reindex()", where, count
+            )
 
     def _saved_text(self) -> BM25Index | None:
         read: BM25Index | None = self._restored("bm25", BM25Index.from_bytes)
@@ -177,12 +186,15 @@ class LocalSpace:
 
     def _follow(self, since: int) -> None:
         batch: list[Change] = []
+        bare = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
             batch.append(change)
+            bare += change.memory is not None and change.vector is None
             if len(batch) >= BATCH:
                 self._apply(batch)
                 batch = []
         self._apply(batch)
+        self._tell_bare(bare)
         if self._behind() >= max(SNAPSHOT_AFTER, len(self._roster) // 20):
             self.save()
 
@@ -220,9 +232,14 @@ class LocalSpace:
         behind = self._behind()
         if self._view.as_of is not None or self._view.superseded or not behind or behind * CATCH_UP < len(self._roster):
             return
-        for name, index in (("bm25", self._text), ("roster", self._roster)):
-            data = index.to_bytes()
-            self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+        try:
+            for name, index in (("bm25", self._text), ("roster", self._roster)):
+                data = index.to_bytes()
+                self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+        except (
+            StoreError
+        ) as error:  # a full disk or a read-only file: what is derived must not stop a search or a close
+            log.warning("the indexes were not written down, so the next open takes longer: %s", error)
         self._saved = self._roster.watermark
 
     def close(self) -> None:

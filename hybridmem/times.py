@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
@@ -17,6 +18,7 @@ _ZERO_DAY = _ZERO.toordinal()
 _MILLISECONDS = 1e11  # as seconds this is the year 5138: a larger number can only be milliseconds
 _FIRST = float((date.min.toordinal() - _ZERO_DAY) * 86400)
 _END = float((date.max.toordinal() - _ZERO_DAY + 1) * 86400)
+_LAST = math.nextafter(_END, 0.0)
 
 # Written out, because `fromisoformat` reads different dialects on Python 3.10 and on 3.11+.
 _ISO = re.compile(
@@ -90,7 +92,14 @@ def _from_datetime(value: datetime) -> float | None:
         seconds = (value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)).timestamp()
     except (OverflowError, ValueError):  # a year-1 or year-9999 time moved over the edge by its offset; pandas' NaT
         return None
-    return seconds if _FIRST <= seconds < _END else None
+    return _within(seconds) if value.microsecond else seconds if _FIRST <= seconds < _END else None
+
+
+def _within(seconds: float) -> float | None:
+    """Seconds of a year that exists; the last microseconds of 9999, which a float rounds up, are its last moment."""
+    if _FIRST <= seconds < _END:
+        return seconds
+    return _LAST if seconds == _END else None
 
 
 def _from_number(value: float) -> float | None:
@@ -119,9 +128,9 @@ def _from_text(text: str) -> float | None:
     if clock is None or offset is None:
         return None
     seconds = float(days * 86400 + clock - offset)
-    if fraction is not None:
-        seconds += int(fraction[:6].ljust(6, "0")) / 1e6  # microseconds, as datetime holds
-    return seconds if _FIRST <= seconds < _END else None
+    if fraction is None:
+        return seconds if _FIRST <= seconds < _END else None
+    return _within(seconds + int(fraction[:6].ljust(6, "0")) / 1e6)  # microseconds, as datetime holds
 
 
 def _clock_seconds(hour: int, minute: int, second: int) -> int | None:

@@ -98,7 +98,12 @@ def _bar(done: int, total: int) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON value on a line of its own."""
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, default=str)  # escapes are JSON everywhere
+    print(text)
 
 
 def read_json(text: str | None, option: str) -> Any:

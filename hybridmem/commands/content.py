@@ -11,6 +11,10 @@ from typing import Any
 
 from hybridmem.cases import read_rows
 from hybridmem.commands.base import NOTHING, Command, open_memory, print_json, progress, read_json
+from hybridmem.content import as_memory
+from hybridmem.errors import ConfigError
+from hybridmem.stores.codec import check_memory
+from hybridmem.types import Memory
 
 __all__ = ["CONTENT"]
 
@@ -46,26 +50,31 @@ def _import(args: argparse.Namespace) -> int:
         with open_memory(args, must_exist=False) as memory:
             print(len(memory.add_many(read_notes(source), progress=progress("imported"))))
         return 0
-    rows = (row for row, _ in read_rows(sys.stdin if args.source == "-" else source))
+    rows = read_rows(sys.stdin if args.source == "-" else source)
     first = next(rows, None)  # read before a memory is made: a wrong file leaves none behind
     if first is None:
         print(0)
         return 0
     everything = itertools.chain([first], rows)
     with open_memory(args, must_exist=False) as memory:
-        if first.get("kind") == "hybridmem":  # the header of an export
-            print(memory.store.restore(everything, progress=progress("restored")))
+        if first[0].get("kind") == "hybridmem":  # the header of an export
+            print(memory.store.restore((row for row, _ in everything), progress=progress("restored")))
         else:
-            print(len(memory.add_many(map(_row_memory, everything), progress=progress("imported"))))
+            print(len(memory.add_many(itertools.starmap(_row_memory, everything), progress=progress("imported"))))
     return 0
 
 
-def _row_memory(row: dict[str, Any]) -> dict[str, Any]:
+def _row_memory(row: dict[str, Any], where: str) -> Memory:
     """A row as a memory: `timestamp` is its creation, and empty fields are left out."""
     given = {key: value for key, value in row.items() if value is not None}
     if "timestamp" in given:
         given.setdefault("created_at", given.pop("timestamp"))
-    return given
+    try:
+        memory = as_memory(given, {})
+        check_memory(memory, namespace=memory.namespace)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return memory
 
 
 def _export_options(sub: argparse.ArgumentParser) -> None:
@@ -99,6 +108,8 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
 
 def _search(args: argparse.Namespace) -> int:
     how = {"k": args.k, "filter": read_json(args.filter, "--filter"), "as_of": args.as_of}
+    if args.min_confidence is not None:
+        how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
         if args.why_not is not None:
             print(memory.explain(args.query, **how).why_not(args.why_not))
@@ -106,7 +117,7 @@ def _search(args: argparse.Namespace) -> int:
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)
         else:
-            results = memory.search(args.query, min_confidence=args.min_confidence, **how)
+            results = memory.search(args.query, **how)
         for rank, result in enumerate(results, start=1):
             receipt = result.receipt
             if args.json:

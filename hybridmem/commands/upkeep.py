@@ -45,8 +45,8 @@ def _backup(args: argparse.Namespace) -> int:
 
 
 def _copy_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("source", help="a file or a postgresql:// address")
-    sub.add_argument("target", help="a file or a postgresql:// address")
+    sub.add_argument("source", help="a file, a folder of notes or a postgresql:// address")
+    sub.add_argument("target", help="a file, a folder of notes or a postgresql:// address")
 
 
 def _copy(args: argparse.Namespace) -> int:

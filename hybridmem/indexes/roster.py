@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ _NUMBERS = ("created_at", "updated_at", "strength", "confidence", "last_accessed
 _COUNTS = ("access_count", "words")
 _NAMED = ("thread", "status")
 """Columns in which few names stand for many memories."""
+_FAR = 99_999_999_999.0
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these columns are our own
 
@@ -134,12 +136,18 @@ def entry_of(memory: Memory, /) -> Entry:
         memory.id,
         memory.source_id,
         memory.thread,
-        epoch(memory.created_at),
-        epoch(memory.updated_at),
+        _seconds(memory.created_at),
+        _seconds(memory.updated_at),
         memory.status,
         memory.strength,
         memory.confidence,
         memory.access_count,
-        epoch(memory.last_accessed),
+        _seconds(memory.last_accessed),
         len(memory.text.split()),
     )
+
+
+def _seconds(when: datetime | None) -> float | None:
+    """Epoch seconds below those that stages would take for milliseconds: `9999-12-31` is the future, not 1978."""
+    seconds = epoch(when)
+    return seconds if seconds is None or seconds < _FAR else _FAR

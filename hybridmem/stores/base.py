@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from hybridmem.indexes.base import Change
 from hybridmem.types import Edge, Entry, Memory
 
-__all__ = ["Progress", "Store", "Version", "View"]
+__all__ = ["Changed", "Progress", "Store", "Version", "View"]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
@@ -35,6 +35,14 @@ class Version(NamedTuple):
     deleted: bool = False
 
 
+class Changed(Exception):  # noqa: N818 - not a failure: who wrote tries again
+    """A memory is not what a write was based on: nothing was written. `now` is what stands, None when it is gone."""
+
+    def __init__(self, now: Memory | None, /) -> None:
+        super().__init__("the memory has changed since it was read")
+        self.now = now
+
+
 class Store(Protocol):
     """The log of memories. Every write gets the next `seq`; nothing is rewritten out of the history.
 
@@ -50,11 +58,17 @@ class Store(Protocol):
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        base: Sequence[Memory] | None = None,
     ) -> _list[str]:
-        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one."""
+        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one.
+
+        An update keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they
+        stood when they were read, every field is taken as it is, and `Changed` says that one has changed since.
+        """
         ...
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
+    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None: ...
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int: ...
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...
@@ -96,5 +110,7 @@ class Store(Protocol):
     def check(self) -> _list[str]: ...
     def backup(self, path: str | Path, /) -> None: ...
     def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]: ...
-    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int: ...
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int: ...
     def close(self) -> None: ...

@@ -21,6 +21,7 @@ __all__ = [
     "body_row",
     "check_edge",
     "check_memory",
+    "check_namespace",
     "clean",
     "decode_vector",
     "dump",
@@ -78,9 +79,16 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
         )
     if memory.status not in _STATUSES:
         raise ConfigError(f"Memory.status must be one of {', '.join(_STATUSES)}, not {memory.status!r}")
-    if memory.supersedes is not None and memory.supersedes == memory.id:
+    if memory.supersedes and memory.supersedes == memory.id:
         raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
     _check_numbers(memory)
+
+
+def check_namespace(namespace: str, /) -> str:
+    """The namespace itself, or an error when it is not text that can be stored."""
+    if not isinstance(namespace, str) or clean(namespace) != namespace:
+        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
+    return namespace
 
 
 def _check_numbers(memory: Memory) -> None:
@@ -128,17 +136,22 @@ def body_row(memory: Memory, created: float | None, updated: float | None, confi
         _strings(memory.tags, "tags"),
         clean(memory.predicate),
         clean(memory.subject),
-        None if memory.source_id is None else clean(memory.source_id),
-        None if memory.thread is None else clean(memory.thread),
+        _named(memory.source_id),
+        _named(memory.thread),
         clean(memory.type),
         _strings(memory.entities, "entities"),
         created,
         updated,
         confidence,
-        None if memory.supersedes is None else clean(memory.supersedes),
+        _named(memory.supersedes),
         dump(memory.metadata) if memory.metadata else None,
         clean(memory.text),
     )
+
+
+def _named(text: str | None) -> str | None:
+    """An empty name is none: memories without a source are not chunks of one document, nor one conversation."""
+    return clean(text) if text else None
 
 
 def _strings(values: Sequence[str], field: str) -> str | None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hybridmem.conditions import clean
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, StoreError
 from hybridmem.stores.base import View
 from hybridmem.stores.ledger import Ledger, Seen
 from hybridmem.stores.notes import Note, file_name, format_note, parse_note
 from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Memory, Status
 
 __all__ = ["Folder", "Synced", "read_notes"]
@@ -48,17 +49,30 @@ class Folder:
         return self._take(fresh, {path for path in seen if path not in found}, seen)
 
     def refresh(self, namespace: str, ids: Sequence[str], /) -> None:
-        """Read the notes of some memories again if their files changed."""
-        stale, gone, known = [], set(), [clean(id_) for id_ in ids]
-        for start in range(0, len(known), _CHUNK):
-            for one in self._ledger.of(namespace, known[start : start + _CHUNK]).values():
-                stat = self._stat(one.path)
-                if stat is None:
-                    gone.add(one.path)
-                elif _differs(one, stat):
-                    stale.append(one.path)
-        if stale or gone:
-            self._take(stale, gone, self._ledger.all())
+        """Read the notes of some memories again if their files changed; one that is gone may only have moved."""
+        known = self._seen(namespace, ids)
+        stats = [(one, self._stat(one.path)) for one in known]
+        if any(stat is None for _, stat in stats):
+            self.sync()
+            return
+        stale = [one.path for one, stat in stats if stat is not None and _differs(one, stat)]
+        if stale:
+            self._take(stale, set(), self._ledger.all())
+
+    def settle(self, namespace: str, ids: Sequence[str], /) -> None:
+        """Before notes are written: take over what was edited by hand; what cannot be read is not written over."""
+        self.refresh(namespace, ids)
+        for one in self._seen(namespace, ids):
+            stat = self._stat(one.path)
+            if stat is not None and _differs(one, stat):
+                raise StoreError(
+                    f"{self.folder / one.path} was edited and cannot be read: repair it first (see check())"
+                )
+
+    def _seen(self, namespace: str, ids: Sequence[str]) -> list[Seen]:
+        known = cleaned(ids)
+        parts = [known[start : start + _CHUNK] for start in range(0, len(known), _CHUNK)]
+        return [one for part in parts for one in self._ledger.of(namespace, part).values()]
 
     def _stat(self, path: str) -> os.stat_result | None:
         with suppress(FileNotFoundError):
@@ -220,13 +234,14 @@ class Folder:
 
     def remove(self, namespace: str, ids: Sequence[str], /) -> list[Edge]:
         """Remove the notes of memories; the links that other notes have to them (see `write_links`)."""
-        known = [clean(id_) for id_ in ids]
+        known = cleaned(ids)
         links = [edge for edge in self._index.edges(view=View(namespace, superseded=True)) if edge.b in set(known)]
-        for start in range(0, len(known), _CHUNK):
-            paths = [one.path for one in self._ledger.of(namespace, known[start : start + _CHUNK]).values()]
-            for path in paths:
-                (self.folder / path).unlink(missing_ok=True)
-            self._ledger.remove(paths)
+        self.settle(namespace, sorted({edge.a for edge in links} - set(known)))
+        self.refresh(namespace, known)
+        paths = [one.path for one in self._seen(namespace, known)]
+        for path in paths:
+            (self.folder / path).unlink(missing_ok=True)
+        self._ledger.remove(paths)
         return links
 
 

@@ -121,6 +121,7 @@ class Log:
     ) -> int:
         """Append the next version of a memory: where `head` now stands, with a new body or vector if given."""
         self.seq = seq = self.seq + 1
+        self._heads[head.namespace, head.id] = head
         head.seq = seq
         head.born = head.born or seq
         if op != VITALS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,14 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hybridmem.errors import StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.stores.base import Progress, Version, View
+from hybridmem.stores.codec import check_edge, check_memory, check_namespace
 from hybridmem.stores.folder import Folder, Synced, read_notes
 from hybridmem.stores.sqlite import SQLiteStore
 from hybridmem.types import Edge, Entry, Memory
 
 __all__ = ["MarkdownStore", "Synced", "read_notes"]
 
+log = logging.getLogger("hybridmem")
 _list = list  # `MarkdownStore.list` hides the builtin inside the class
 _HOME = ".hybridmem"
 
@@ -41,13 +45,17 @@ class MarkdownStore:
         self._start()
 
     def _start(self) -> None:
-        self.folder.joinpath(_HOME).mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.joinpath(_HOME).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot open {self.folder}: it must be a folder that can be written ({error})") from error
         self.index = SQLiteStore(  # the notes are the truth: the index may lose its last writes in a power cut
             self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
         )
         try:
             self._notes = Folder(self.folder, self.index)
-            self._notes.sync()
+            for path, why in self._notes.sync().problems.items():
+                log.warning("%s is not in this memory: %s", self.folder / path, why)
         except BaseException:
             self.index.close()
             raise
@@ -78,11 +86,15 @@ class MarkdownStore:
         namespace: str = "",
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Write memories as notes; give their ids."""
         with self._lock:
-            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress)
-            hidden = [memory.supersedes for memory in memories if memory.supersedes is not None]
+            for memory in memories:
+                check_memory(memory, namespace=check_namespace(namespace))
+            hidden = [memory.supersedes for memory in memories if memory.supersedes]
+            self._notes.settle(namespace, [*hidden, *(memory.id for memory in memories)])
+            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
             self._notes.write(namespace, [*hidden, *ids])
             return ids
 
@@ -105,12 +117,14 @@ class MarkdownStore:
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories: the `links` of the first one's note."""
         with self._lock:
+            self._notes.settle(namespace, [end for edge in edges for end in check_edge(edge)[:2]])
             self.index.link(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
         """Remove links, whichever way round."""
         with self._lock:
+            self._notes.settle(namespace, [end for edge in edges for end in check_edge(edge)[:2]])
             removed = self.index.unlink(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
             return removed
@@ -218,10 +232,13 @@ class MarkdownStore:
         """The index's log as rows."""
         return self.index.export(namespace=namespace)
 
-    def restore(self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None) -> int:
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
         """Replay exported rows, and write the notes as they then stand."""
         with self._lock:
-            done = self.index.restore(rows, progress=progress)
+            self._notes.sync()
+            done = self.index.restore(rows, progress=progress, exact=exact)
             self._notes.write_all()
             return done
 

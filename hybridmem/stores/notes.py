@@ -111,7 +111,7 @@ def _memory(front: Mapping[str, Any], body: str, *, default_id: str, modified: f
     metadata = {key: value for key, value in front.items() if key not in _RESERVED} | (inner or {})
     memory = Memory(
         body,
-        id=default_id if front.get("id") is None else str(front["id"]),
+        id=default_id if front.get("id") in (None, "") else str(front["id"]),
         namespace="" if front.get("namespace") is None else str(front["namespace"]),
         metadata=metadata,
         **given,

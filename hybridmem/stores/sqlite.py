@@ -14,7 +14,7 @@ from typing import Any
 from hybridmem import filters
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.base import Change
-from hybridmem.stores import codec, reads, snapshots, transfer, upkeep
+from hybridmem.stores import reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.pool import guarded, translate
 from hybridmem.stores.sqlite_writer import SQLiteWriter
@@ -109,7 +109,7 @@ class SQLiteStore(SQLiteWriter):
     def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
         """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
         with self._reading() as conn:
-            return reads.history(conn, namespace, codec.clean(id), vitals=vitals)
+            return reads.history(conn, namespace, *cleaned([id]), vitals=vitals)
 
     @guarded
     def edges(self, *, view: View) -> _list[Edge]:
@@ -211,14 +211,21 @@ class SQLiteStore(SQLiteWriter):
     @guarded
     def backup(self, path: str | Path, /) -> None:
         """Copy the store to another file while it is in use; the copy appears whole or not at all."""
-        with self._reading() as conn:
-            upkeep.backup(conn, self.path, os.fspath(path))
+        target = os.fspath(path)
+        if not target or Path(target).is_dir():
+            raise ConfigError(f"cannot back up to {target!r}: name a file")
+        with self._reading() as conn, translate(target):
+            upkeep.backup(conn, self.path, target)
 
     def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
         with translate(self.path), self._pool.snapshot() as conn:
             rows = transfer.export(conn, namespace)
-            yield from _list(rows) if self._pool.in_memory else rows
+            if not self._pool.in_memory:
+                yield from rows
+                return
+            kept = _list(rows)  # the one connection of :memory: cannot be kept waiting
+        yield from kept
 
     @guarded
     def restore(

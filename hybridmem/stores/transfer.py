@@ -8,15 +8,26 @@ import base64
 import binascii
 import heapq
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hybridmem.errors import ConfigError
 from hybridmem.stores.base import Progress
-from hybridmem.stores.codec import BODY, body_row, check_edge, check_memory, decode_vector, encode_vector, words
+from hybridmem.stores.codec import (
+    BODY,
+    body_row,
+    check_edge,
+    check_memory,
+    check_namespace,
+    decode_vector,
+    encode_vector,
+    words,
+)
 from hybridmem.stores.log import DELETE, ERASE, OPS, PUT, VECTOR, Log
 from hybridmem.stores.writes import wipe
+from hybridmem.times import from_epoch
 from hybridmem.types import Edge, Memory
 
 __all__ = ["FORMAT", "export", "restore"]
@@ -25,13 +36,15 @@ FORMAT = 1
 _VITALS = ("status", "strength", "access_count", "last_accessed", "decayed")
 _JSON = ("tags", "entities", "metadata")
 _CHUNK = 1000
+_EMBEDDER = "embedder"
+_LAST = 2**62
 
 
 def export(conn: sqlite3.Connection, namespace: str | None, /) -> Iterator[dict[str, Any]]:
-    """A header, then settings (of a whole export), then every version and link in the order they were written."""
+    """A header, then settings (one namespace: the embedder's), then every version and link in the order written."""
     yield {"kind": "hybridmem", "format": FORMAT}
-    if namespace is None:
-        for key, value in conn.execute("SELECT key, value FROM meta ORDER BY key"):
+    for key, value in conn.execute("SELECT key, value FROM meta ORDER BY key"):
+        if namespace is None or key == _EMBEDDER:  # whose vectors these are goes with every vector
             yield {"kind": "meta", "key": key, "value": value}
     yield from heapq.merge(_versions(conn, namespace), _links(conn, namespace), key=lambda row: row["seq"])
 
@@ -79,11 +92,13 @@ def restore(
 
     With `exact` also a store that holds the beginning of the same log keeps them.
     """
-    exact, now, done = log.seq == 0 if exact is None else exact, log.at, 0
+    exact, now, done, last = log.seq == 0 if exact is None else exact, log.at, 0, -math.inf
     for row in rows:
         try:
-            done += _replay(log, row, exact=exact, now=now)
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            if row["kind"] in ("memory", "edge"):
+                last = log.at = _number(log, row, last) if exact else now
+            done += _replay(log, row)
+        except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
             raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {_short(row)}") from error
         if done % _CHUNK == 0:
             log.flush()
@@ -94,23 +109,28 @@ def restore(
     return done
 
 
-def _replay(log: Log, row: Mapping[str, Any], *, exact: bool, now: float) -> int:
+def _number(log: Log, row: Mapping[str, Any], last: float) -> float:
+    """Let the next entry have this row's number; gives its time. Both only rise: `as_of` is a prefix of the log."""
+    seq, at = int(row["seq"]), _time(row["at"])
+    if not log.seq < seq < _LAST:
+        raise ConfigError(f"seq {row['seq']!r} does not come after {log.seq}")
+    if at is None or at < last:
+        raise ConfigError(f"the time {row['at']!r} lies before that of an earlier row")
+    log.seq = seq - 1
+    return at
+
+
+def _replay(log: Log, row: Mapping[str, Any]) -> int:
     kind = row["kind"]
     if kind == "hybridmem":
         if row["format"] != FORMAT:
             raise ConfigError(f"this export has format {row['format']!r}, and this hybridmem reads {FORMAT}")
         return 0
     if kind == "meta":
-        log.conn.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (row["key"], row["value"]))
+        _setting(log, row["key"], row["value"])
         return 0
-    if exact:
-        log.seq, log.at = max(log.seq, int(row["seq"]) - 1), float(row["at"])
-    else:
-        log.at = now
     if kind == "edge":
-        log.flush()  # a link must find its ends
-        edge = check_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
-        log.link(row["namespace"], edge, gone=row["op"] == "unlink")
+        _edge(log, row)
     elif kind == "memory":
         _version(log, row)
     else:
@@ -118,27 +138,69 @@ def _replay(log: Log, row: Mapping[str, Any], *, exact: bool, now: float) -> int
     return 1
 
 
+def _setting(log: Log, key: str, value: str) -> None:
+    """Keep a setting that is not set here; vectors of another embedder than ours are refused."""
+    if key == _EMBEDDER:
+        ours = log.conn.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if ours is not None and _embedder(ours[0]) != _embedder(value):
+            raise ConfigError(
+                f"its vectors come from the embedder {_embedder(value)}, those here from {_embedder(ours[0])}: "
+                "reindex one of the two stores with the other's embedder first"
+            )
+    log.conn.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
+
+
+def _embedder(text: str) -> str:
+    try:
+        told = json.loads(text)
+        return f"{told['name']!r} ({told['dim']} dimensions)"
+    except (ValueError, TypeError, KeyError):
+        return repr(text)
+
+
+def _edge(log: Log, row: Mapping[str, Any]) -> None:
+    edge = check_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
+    if row["op"] not in ("link", "unlink"):
+        raise ConfigError(f"unknown op {row['op']!r} of a link; known: link, unlink")
+    log.flush()  # a link must find its ends
+    if row["op"] == "link":
+        heads = log.heads(row["namespace"], edge[:2])
+        gone = [end for end in edge[:2] if end not in heads or not heads[end].live]
+        if gone:
+            raise ConfigError(f"it links {gone[0]!r}, which is not there")
+    log.link(row["namespace"], edge, gone=row["op"] == "unlink")
+
+
 def _version(log: Log, row: Mapping[str, Any]) -> None:
-    memory, op = _memory(row), OPS.index(row["op"])
+    memory, op = _memory(row), _op(row["op"])
+    check_namespace(memory.namespace)
     check_memory(memory, namespace=memory.namespace)
     log.heads(memory.namespace, [memory.id])
     head = log.head(memory.namespace, memory.id)
+    if not memory.id or (head.body is None and op not in (PUT, ERASE)):
+        raise ConfigError(f"{row['op']} of {memory.id!r}, which no row before has put")
     if op == ERASE:
         head = wipe(log, head)
     elif op == PUT and not head.live:
         head.born = 0
     head.live = int(op not in (DELETE, ERASE))
     head.status, head.strength, head.access_count = memory.status, float(memory.strength), memory.access_count
-    head.last_accessed, head.decayed = _time(row["last_accessed"]), float(row["decayed"])
+    head.last_accessed, head.decayed = _time(row["last_accessed"]), _time(row["decayed"]) or 0.0
     if op in (PUT, VECTOR, DELETE, ERASE) and not row.get("keeps_vector"):
         head.vector = None
     body = None
     if op == PUT:
         body = body_row(memory, _time(row["created_at"]), _time(row["updated_at"]), float(row["confidence"]))
         head.words = words(memory.text)
-        head.source_id, head.thread, head.confidence = memory.source_id, memory.thread, float(memory.confidence)
-        head.created_at, head.updated_at = body[BODY.index("created_at")], body[BODY.index("updated_at")]
+        for name in ("source_id", "thread", "confidence", "created_at", "updated_at"):
+            setattr(head, name, body[BODY.index(name)])
     log.record(head, op, body=body, vector=_vector(row))
+
+
+def _op(name: Any) -> int:
+    if name not in OPS:
+        raise ConfigError(f"unknown op {name!r} of a memory; known: {', '.join(OPS)}")
+    return OPS.index(name)
 
 
 def _memory(row: Mapping[str, Any]) -> Memory:
@@ -153,7 +215,11 @@ def _memory(row: Mapping[str, Any]) -> Memory:
 
 
 def _time(value: Any) -> float | None:
-    return None if value is None else float(value)
+    """Epoch seconds that a datetime can hold: one that it cannot would make its memory unreadable."""
+    if value is None:
+        return None
+    from_epoch(float(value))
+    return float(value)
 
 
 def _vector(row: Mapping[str, Any]) -> bytes | None:

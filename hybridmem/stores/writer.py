@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.stores import codec, writes
-from hybridmem.stores.base import Progress
+from hybridmem.stores import codec, reads, writes
+from hybridmem.stores.base import Changed, Progress, View
 from hybridmem.types import Edge, Memory
 
 __all__ = ["Writer", "cleaned"]
@@ -34,12 +34,15 @@ class Writer:
         vectors: Sequence[Any] | None = None,
         progress: Progress | None = None,
         strict: bool = True,
+        base: Sequence[Memory] | None = None,
     ) -> list[str]:
         """Add or update (same id) memories, all or none of them; give their ids.
 
-        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part).
+        What a memory supersedes must be known, unless `strict` is off (an import that holds only a part). An update
+        keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they stood when
+        they were read, every field is taken as it is, and `Changed` says that one has changed since.
         """
-        _check_namespace(namespace)
+        codec.check_namespace(namespace)
         if vectors is not None and len(vectors) != len(memories):
             raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
         for memory in memories:  # before taking a lock
@@ -50,7 +53,9 @@ class Writer:
             self._expect_vectors()
         with self._writing(namespace) as log:
             ids = writes.assign_ids(memories, now=log.at)
-            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict)
+            _check_base(log, base or (), namespace)
+            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": base is not None}
+            writes.put(log, memories, ids, namespace=namespace, vectors=vectors, **how)
         return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
@@ -81,7 +86,7 @@ class Writer:
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Strengthen a memory, up to 1.0; its new strength."""
         with self._writing(namespace) as log:
-            return writes.reinforce(log, id, namespace=namespace, by=by)
+            return writes.reinforce(log, *cleaned([id]), namespace=namespace, by=by)
 
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
         """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
@@ -96,13 +101,19 @@ class Writer:
             writes.set_vectors(log, vectors, namespace=namespace)
 
 
+def _check_base(log: Any, base: Sequence[Memory], namespace: str) -> None:
+    for old in base:
+        now = reads.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
+        if now != old:
+            raise Changed(now)
+
+
 def cleaned(ids: Sequence[str], /) -> Sequence[str]:
     """Ids as they can be stored; a lone str is a mistake, not a sequence of letters."""
     if isinstance(ids, str):
         raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
-    return [codec.clean(id_) for id_ in ids]
-
-
-def _check_namespace(namespace: str) -> None:
-    if not isinstance(namespace, str) or codec.clean(namespace) != namespace:
-        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
+    try:
+        return [codec.clean(id_) for id_ in ids]
+    except (TypeError, AttributeError) as error:
+        wrong = next((id_ for id_ in ids if not isinstance(id_, str)), ids)
+        raise ConfigError(f"an id must be a str, not {wrong!r}") from error

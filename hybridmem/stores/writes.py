@@ -53,6 +53,7 @@ def put(
     vectors: Sequence[Any] | None,
     progress: Progress | None = None,
     strict: bool = True,
+    whole: bool = False,
 ) -> None:
     """Add or update memories in order, then hide what they supersede; not `strict`: as far as it is known."""
     superseded: dict[str, str] = {}
@@ -65,16 +66,16 @@ def put(
             heads[id_] = head
             vector = None if vectors is None else codec.encode_vector(vectors[place], id_)
             old = memory.supersedes
-            if old is not None and not (head.live and head.supersedes == old):
+            if old and not (head.live and head.supersedes == old):
                 superseded[codec.clean(old)] = id_
-            _put(log, head, memory, vector)
+            _put(log, head, memory, vector, whole=whole)
         log.flush()
         if progress is not None:
             progress(end, len(ids))
     _supersede(log, namespace, superseded, strict=strict)
 
 
-def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
+def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: bool) -> None:
     created = codec.seconds(memory.created_at, "Memory.created_at")
     updated = codec.seconds(memory.updated_at, "Memory.updated_at")
     accessed = codec.seconds(memory.last_accessed, "Memory.last_accessed")
@@ -84,13 +85,13 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None) -> None:
     if created is None:
         created = log.at if fresh else head.created_at
     confidence = float(memory.confidence)
-    if not fresh and confidence == 1.0:  # not given: it was set at creation and stays
+    if not (fresh or whole) and confidence == 1.0:  # not given: it was set at creation and stays
         confidence = head.confidence
     row = codec.body_row(memory, created, updated, confidence)
     if fresh:
         head.born = 0  # a life of its own, after a deletion too
         head.decayed = log.at if created is None else created
-    if fresh or (memory.strength, memory.access_count, accessed) != (1.0, 0, None):
+    if fresh or whole or (memory.strength, memory.access_count, accessed) != (1.0, 0, None):
         head.strength, head.access_count, head.last_accessed = float(memory.strength), memory.access_count, accessed
     if fresh or (head.title, head.text) != (row[0], row[-1]):
         head.vector = None  # a vector of another text would lie

@@ -46,6 +46,37 @@ def test_add_search_and_why_not(run):
     assert run("search", "zebra", code=3).out == ""
 
 
+def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
+    good = '{"text": "fine"}'
+    for line, why in (
+        ('{"txt": "x"}', "in.jsonl:2: a memory has no field 'txt'"),
+        ('{"text": 5}', "in.jsonl:2: Memory.text must be a str, not 5"),
+        ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
+    ):
+        (tmp_path / "in.jsonl").write_text(f"{good}\n{line}\n", encoding="utf-8")
+        assert why in run("import", "in.jsonl", code=1).err
+
+
+def test_files_as_other_systems_save_them(run, tmp_path):
+    (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "fine", "id": "a"}\r\n')
+    assert run("import", "bom.jsonl").out.strip() == "1"
+    (tmp_path / "latin.jsonl").write_bytes('{"text": "caf\u00e9"}\n'.encode("latin-1"))
+    assert "latin.jsonl is not UTF-8" in run("import", "latin.jsonl", code=1).err
+
+
+def test_any_terminal_and_none_at_all(run, tmp_path):
+    run("add", "Die schöne Müllerin 🎶", "--id", "m")
+    words = [sys.executable, "-m", "hybridmem.cli", "search", "Müllerin", "--embedder", "none"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(words, capture_output=True, cwd=tmp_path, env=ascii_only, check=True).stdout
+    assert b"M\\xfcllerin" in shown
+    shown = subprocess.run([*words, "--json"], capture_output=True, cwd=tmp_path, env=ascii_only, check=True).stdout
+    assert json.loads(shown)["text"] == "Die schöne Müllerin 🎶"
+    closed = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", closed, *words], capture_output=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_import_export_and_back(run, tmp_path):
     lines = [{"id": f"m{i}", "text": f"memory number {i}", "timestamp": "2024-05-01", "title": None} for i in range(30)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n", encoding="utf-8")

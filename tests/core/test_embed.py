@@ -444,3 +444,9 @@ def test_local_without_its_weights_says_so(monkeypatch, tmp_path):
             as_embedder("local")
     finally:
         module._model.cache_clear()
+
+
+def test_a_function_may_yield_its_vectors():
+    embedder = as_embedder(lambda texts: ([float(len(text)), 1.0] for text in texts))
+    assert embedder.documents(["a", "b"]).shape == (2, 2)
+    assert embedder.query("a").tolist() == embedder.documents(["a"])[0].tolist()

@@ -176,6 +176,8 @@ def test_the_language(filter_, expected):
         {"x": [1, 2]},
         {"x": object()},
         {"x": float("nan")},
+        {"x": 10**400},
+        {"x": {"$in": [-(10**400)]}},
         {"x": {"$gt": None}},
         {"x": {"$gt": True}},
         {"x": {"$gt": [1]}},

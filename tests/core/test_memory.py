@@ -1,6 +1,8 @@
 """HybridMemory as its users use it, on a real SQLite file."""
 
 import asyncio
+import copy
+import pickle
 import threading
 from datetime import datetime, timezone
 
@@ -10,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
-from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, NotFoundError, StoreClosedError
+from hybridmem.errors import (
+    ConfigError,
+    EmbeddingError,
+    MissingExtraError,
+    NotFoundError,
+    StoreClosedError,
+    StoreError,
+)
 from hybridmem.stages import HalfLife, SourceDedup
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue", "export", "error"]
@@ -74,6 +83,59 @@ def test_update_is_seen_at_once_and_the_history_keeps_the_old(memory):
     assert ids(memory.search("dog")) == [key]
     assert memory.search("cat sleeps") == [] or memory.search("cat sleeps")[0].text == "the dog barks"
     assert [version.memory.text for version in memory.history(key)] == ["the cat sleeps", "the dog barks"]
+
+
+def test_an_update_takes_every_field_as_given(tmp_path):
+    now = [1_700_000_000.0]
+    with HybridMemory(tmp_path / "memory.db", embedder=None, clock=lambda: now[0]) as memory:
+        memory.add("the cat", id="a", confidence=0.5)
+        now[0] += 10 * 86_400
+        memory.decay()
+        assert memory.get("a").strength == pytest.approx(np.exp(-0.01 * 10))
+        assert memory.update("a", strength=1.0).strength == 1.0
+        assert memory.update("a", confidence=1.0).confidence == 1.0
+        memory.search("cat", touch=True)
+        cleared = memory.update("a", access_count=0, last_accessed=None)
+        assert (cleared.access_count, cleared.last_accessed) == (0, None)
+
+
+def test_two_updates_at_once_both_count(tmp_path):
+    meanwhile = []
+
+    def embed(texts):
+        while meanwhile:  # between reading and writing somebody else changes it
+            meanwhile.pop()()
+        return toy(texts)
+
+    with (
+        HybridMemory(tmp_path / "m.db", embedder=embed) as memory,
+        HybridMemory(tmp_path / "m.db", embedder=toy) as other,
+    ):
+        memory.add("the cat", id="a")
+        meanwhile.append(lambda: other.update("a", subject="ana"))
+        meanwhile.append(lambda: other.store.touch(["a"]))
+        new = memory.update("a", text="the dog")
+        assert (new.text, new.subject, new.access_count) == ("the dog", "ana", 1)
+        assert [v.memory.text for v in memory.history("a")] == ["the cat", "the cat", "the dog"]
+        meanwhile.append(lambda: other.forget("a"))
+        with pytest.raises(NotFoundError):
+            memory.update("a", text="the sofa")
+        assert memory.history("a")[-1].deleted
+
+
+@pytest.mark.parametrize("change", [{"id": "b"}, {"namespace": "ana"}], ids=str)
+def test_an_update_does_not_move_a_memory(memory, change):
+    memory.add("the cat", id="a")
+    with pytest.raises(ConfigError, match="a memory keeps its"):
+        memory.update("a", **change)
+    assert [m.id for m in memory.list()] == ["a"]
+
+
+def test_a_result_can_be_pickled_and_copied(memory):
+    memory.add("the cat", id="a")
+    result = memory.search("cat")[0]
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert copy.copy(result).receipt == copy.deepcopy(result).receipt == result.receipt
 
 
 def test_forget_and_erase(memory):
@@ -196,6 +258,14 @@ def test_links_and_contradictions(memory):
     assert "contradicted by two" in str(loser)
 
 
+def test_an_empty_source_or_thread_is_none(memory):
+    memory.add_many([{"text": f"cat {n}", "id": f"c{n}", "source_id": "", "supersedes": ""} for n in range(3)])
+    assert sorted(ids(memory.search("cat"))) == ["c0", "c1", "c2"]
+    memory.add_many([{"text": "porto", "id": "p", "thread": ""}, {"text": "lisbon", "id": "l", "thread": ""}])
+    assert ids(memory.search_arm("graph", "porto")) == ["p"]
+    assert (memory.get("c0").source_id, memory.get("p").thread) == (None, None)
+
+
 def test_chunks_of_one_source_are_collapsed_and_k_is_still_filled(memory):
     memory.add_many([Memory(f"cat chunk {i}", source_id="big", id=f"big{i}") for i in range(300)])
     memory.add_many(
@@ -206,6 +276,13 @@ def test_chunks_of_one_source_are_collapsed_and_k_is_still_filled(memory):
     assert sum(result.memory.source_id == "big" for result in found) == 1
     told = memory.explain("cat chunk", k=10)
     assert "collapsed into" in told.why_not(next(f"big{i}" for i in range(300) if f"big{i}" not in ids(found)))
+
+
+def test_a_far_future_is_the_future():
+    with HybridMemory(embedder=None, clock=lambda: 1_700_000_000.0, recipe="competition") as memory:
+        memory.add_many([{"text": "cat", "id": year, "created_at": f"{year}-12-31"} for year in ("9999", "2030")])
+        far, near = memory.search("cat")
+        assert far.score == near.score
 
 
 def test_strength_is_reinforced_and_decays_once_a_day(tmp_path):
@@ -241,6 +318,46 @@ async def test_async_without_an_embedder():
     with HybridMemory(embedder=None) as memory:
         memory.add("the cat")
         assert len(await memory.asearch("cat")) == 1
+
+
+async def test_what_needs_no_vector_is_not_embedded():
+    asked = []
+
+    def embed(texts):
+        asked.extend(texts)
+        return toy(texts)
+
+    with HybridMemory(embedder=embed, recipe=Fusion(weights={"bm25": 1.0, "vector": 0.0})) as memory:
+        memory.add("a cat", id="a")
+        assert ids(memory.search("the cat")) == ids(await memory.asearch("my cat")) == ["a"]
+    with HybridMemory(embedder=embed) as memory:
+        memory.add("a cat", id="a")
+        for blank in ("", "  \n"):
+            assert memory.search(blank) == await memory.asearch(blank) == memory.search_arm("vector", blank) == []
+    assert asked == ["a cat", "a cat"]
+
+
+def test_a_function_that_gives_another_dimension_writes_nothing(tmp_path):
+    with HybridMemory(tmp_path / "memory.db", embedder=lambda texts: [[1.0, 2.0] for _ in texts]) as memory:
+        memory.add("a cat", id="a")
+    both = r"'callable' \(2 dimensions\).*'callable' \(3 dimensions\)"
+    other = HybridMemory(tmp_path / "memory.db", embedder=lambda texts: [[1.0, 2.0, 3.0] for _ in texts])
+    with other, pytest.raises(EmbeddingError, match=both):
+        other.add("a dog")
+    with HybridMemory(tmp_path / "memory.db", embedder=lambda texts: [[1.0, 2.0] for _ in texts]) as memory:
+        assert ids(memory.search("cat")) == ["a"]
+
+
+def test_an_embedder_that_fails_does_not_take_over(tmp_path):
+    def broken(_texts):
+        raise ValueError("down")
+
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        memory.add("a cat", id="a")
+        with pytest.raises(EmbeddingError, match="down"):
+            memory.reindex(embedder=broken)
+        assert memory.arms == ("bm25",)
+        assert ids(memory.search("cat")) == ["a"]
 
 
 def test_another_embedder_is_refused_until_reindexed(tmp_path):
@@ -294,6 +411,22 @@ def test_a_damaged_snapshot_is_built_again(tmp_path, caplog):
     assert "damaged" in caplog.text
 
 
+@pytest.mark.parametrize("after", [1, 2_000], ids=["while searching", "when closing"])
+def test_a_memory_that_cannot_be_written_is_read_and_closed(tmp_path, caplog, monkeypatch, after):
+    monkeypatch.setattr("hybridmem.space.SNAPSHOT_AFTER", after)
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
+        memory.add_many([{"text": f"cat {n}", "id": f"c{n}"} for n in range(30)])
+        conn = memory.store._pool.take()
+        conn.execute("PRAGMA query_only = ON")
+        memory.store._pool.give(conn)
+        assert len(memory.search("cat", k=5)) == 5
+        with pytest.raises(StoreError, match="read-only"):
+            memory.add("more")
+    assert "the indexes were not written down" in caplog.text
+    with pytest.raises(StoreClosedError):
+        memory.search("cat")
+
+
 def test_two_memories_on_one_file_see_each_other(tmp_path):
     path = tmp_path / "m.db"
     with HybridMemory(path, embedder=toy) as one, HybridMemory(path, embedder=toy) as two:
@@ -321,6 +454,8 @@ def test_progress_counts_what_is_safe(memory):
         ({"txt": "x"}, "no field 'txt'"),
         ({"title": "x"}, "needs a 'text': got only title"),
         ({}, "got only nothing"),
+        ({"text": "x", "tags": None}, "Memory.tags must be a sequence of str, not None"),
+        ({"text": "x", "entities": 5}, "Memory.entities must be a sequence of str, not 5"),
     ],
 )
 def test_what_cannot_be_remembered_is_refused(memory, content, message):
@@ -328,10 +463,79 @@ def test_what_cannot_be_remembered_is_refused(memory, content, message):
         memory.add(content)
 
 
-@pytest.mark.parametrize("how", [{"k": 0}, {"k": 1.5}, {"size": 3}, {"recipe": "nonsense"}, {"tokens": 0}])
+@pytest.mark.parametrize("contents", ["a text", {"text": "a dict"}, Memory("a memory"), None, 5], ids=repr)
+def test_add_many_takes_many(memory, contents):
+    with pytest.raises(ConfigError, match="add takes one"):
+        memory.add_many(contents)
+    assert len(memory) == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"k": 0}, {"k": 1.5}, {"k": True}, {"size": 3}, {"recipe": "nonsense"}, {"tokens": 0}, {"namespace": 7}],
+)
 def test_bad_searches_are_refused(memory, how):
     with pytest.raises(ConfigError):
         memory.search("cat", **how)
+
+
+@pytest.mark.parametrize("how", [{"recipe": "rrf"}, {"tokens": 5}, {"touch": True}, {"min_confidence": 0.5}], ids=str)
+def test_an_arm_alone_refuses_what_only_a_fusion_knows(memory, how):
+    with pytest.raises(ConfigError, match="search_arm does not know"):
+        memory.search_arm("bm25", "cat", **how)
+
+
+@pytest.mark.parametrize("embedder", [None, toy])
+def test_a_weight_for_an_unknown_arm_is_refused(embedder):
+    with HybridMemory(embedder=embedder) as memory:
+        memory.add("cat")
+        with pytest.raises(ConfigError, match="unknown arm 'bm52'"):
+            memory.search("cat", recipe=Fusion(weights={"bm25": 1.0, "bm52": 1.0}))
+
+
+@pytest.mark.parametrize("query", [None, 5, b"cat", ["cat"]], ids=repr)
+async def test_a_question_is_a_text(memory, query):
+    memory.add("a cat")
+    for ask in (memory.search, memory.explain, lambda query: memory.search_arm("bm25", query)):
+        with pytest.raises(ConfigError, match="a question is a text, not"):
+            ask(query)
+    with pytest.raises(ConfigError, match="a question is a text, not"):
+        await memory.asearch(query)
+    with pytest.raises(ConfigError, match="list of questions, not the single text"):
+        memory.health("cat")
+
+
+@pytest.mark.parametrize("name", [5, None, "a\ud83d", "a\x00b"], ids=repr)
+def test_a_namespace_is_text_for_readers_too(memory, name):
+    with pytest.raises(ConfigError, match="a namespace must be encodable text"):
+        memory.namespace(name)
+    with pytest.raises(ConfigError, match="a namespace must be encodable text"):
+        HybridMemory(embedder=None, namespace=name)
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["a"]], ids=repr)
+def test_an_id_is_a_text(memory, wrong):
+    memory.add("a cat", id="a")
+    for call in (memory.get, memory.forget, memory.erase, memory.history, memory.reinforce, memory.update):
+        with pytest.raises(ConfigError, match="an id must be a str, not"):
+            call(wrong)
+    for call in (memory.get, memory.reinforce):
+        with pytest.raises(NotFoundError):
+            call("\ud83d")
+    assert len(memory) == 1
+
+
+@pytest.mark.parametrize("place", ["", None, 5, b"memory.db", "a\x00b"], ids=repr)
+def test_only_places_can_be_opened(place):
+    with pytest.raises(ConfigError, match="cannot open"):
+        HybridMemory(place, embedder=None)
+
+
+@pytest.mark.parametrize("settings", [{"k1": -1}, {"b": 2}, {"graph": 5}, {"analyzer": "english"}, {"k": 0}], ids=str)
+def test_wrong_settings_are_told_before_a_file_is_made(tmp_path, settings):
+    with pytest.raises(ConfigError):
+        HybridMemory(tmp_path / "memory.db", embedder=None, **settings)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_token_budget_instead_of_k_alone(memory):
@@ -426,6 +630,23 @@ def test_nothing_in_one_namespace_changes_anything_in_another(operations):
                 seen = [(r.id, r.score, r.text) for r in ask(shared.namespace("ana"))]
                 assert seen == [(r.id, pytest.approx(r.score), r.text) for r in ask(alone.namespace("ana"))]
         assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
+
+
+def test_memories_without_vectors_are_told(tmp_path, caplog):
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as plain:
+        plain.add_many(["a cat", "a dog"])
+        assert plain.search("cat")
+    assert "without a vector" not in caplog.text
+    for _ in range(2):  # the second time from what was written down
+        caplog.clear()
+        with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+            assert ids(memory.search_arm("vector", "cat")) == []
+            assert "memories without a vector in namespace '': 2" in caplog.text
+    with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+        memory.reindex()
+        caplog.clear()
+        assert len(memory.search_arm("vector", "cat")) == 2
+        assert "without a vector" not in caplog.text
 
 
 def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):

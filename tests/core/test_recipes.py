@@ -83,3 +83,11 @@ def test_functions_cannot_be_written_down():
     ):
         with pytest.raises(ConfigError, match="function"):
             recipe_to_dict(recipe)
+
+
+def test_what_is_no_recipe_is_refused(tmp_path):
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ConfigError, match="holds a list, not an object"):
+        load_recipe(tmp_path / "list.json")
+    with pytest.raises(ConfigError, match=r"recipe = 5 is not allowed.*'default'"):
+        load_recipe(5)

@@ -146,3 +146,13 @@ def test_recent_times_round_trip_exactly(when):
 def test_any_text_is_read_or_none(text):
     seconds = epoch(text)
     assert seconds is None or math.isfinite(seconds)
+
+
+@pytest.mark.parametrize(
+    "value", [datetime.max, datetime.max.replace(tzinfo=timezone.utc), "9999-12-31T23:59:59.999999Z"]
+)
+def test_the_end_of_time_can_be_read(value):
+    assert moment(value).replace(microsecond=0) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
+    assert epoch(value) > epoch("9999-12-31T23:59:59.9Z")
+    assert epoch("9999-12-31T23:59:59-01:00") is None
+    assert epoch(datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))) is None

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters import compile_predicate
-from hybridmem.stores.base import View
+from hybridmem.stores.base import Changed, View
 from hybridmem.times import from_epoch
 from hybridmem.types import Edge, Entry, Memory
 from tests.stores.model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
@@ -175,6 +175,23 @@ class StoreConformance:
         assert (store.get(["a"], view=NOW)[0].strength, store.get(["a"], view=NOW)[0].access_count) == (0.5, 2)
         store.put([Memory("y", id="a", strength=0.25)])
         assert (store.get(["a"], view=NOW)[0].strength, store.get(["a"], view=NOW)[0].access_count) == (0.25, 0)
+
+    def test_a_write_on_a_base_that_has_changed_is_not_done(self, store):
+        store.put([Memory("A", id="a", confidence=0.5)])
+        (old,) = store.get(["a"], view=ALL)
+        store.touch(["a"])
+        (now,) = store.get(["a"], view=ALL)
+        with pytest.raises(Changed) as told:
+            store.put([replace(old, text="A2")], base=[old])
+        assert told.value.now == now
+        assert texts(store.get(["a"], view=ALL)) == ["A"]
+        store.put([replace(now, text="A2", confidence=1.0, access_count=0, last_accessed=None)], base=[now])
+        (new,) = store.get(["a"], view=ALL)
+        assert (new.text, new.confidence, new.access_count, new.last_accessed) == ("A2", 1.0, 0, None)
+        store.delete(["a"])
+        with pytest.raises(Changed) as told:
+            store.put([new], base=[new])
+        assert told.value.now is None
 
     def test_the_same_id_twice_in_one_batch(self, store):
         store.put([Memory("first", id="a"), Memory("second", id="a")])
@@ -545,6 +562,14 @@ class StoreConformance:
             assert [m.id for m in store.list(view=NOW, filter=filter_)] == [m.id for m in everything if keep(m)]
             assert store.ids(view=NOW, filter=filter_) == {m.id for m in everything if keep(m)}
 
+    def test_a_filter_may_have_thousands_of_parts(self, store):
+        store.put([Memory("A", id="a"), Memory("B", id="b", metadata={"n": 7})])
+        for key, found in (("id", "a"), ("n", 7)):
+            many = {"$or": [*({key: f"no {i}"} for i in range(3000)), {key: found}]}
+            assert store.ids(view=NOW, filter=many) == {"a" if key == "id" else "b"}
+            none = {"$and": [{key: {"$ne": f"no {i}"}} for i in range(3000)]}
+            assert store.ids(view=NOW, filter=none) == {"a", "b"}
+
     def test_as_of_with_filters(self, store, clock):
         store.put([Memory("A", id="a", type="fact"), Memory("B", id="b", type="note", strength=0.5)])
         before = View(as_of=clock.now)
@@ -810,6 +835,72 @@ class StoreConformance:
             with pytest.raises(ConfigError):
                 store.restore(rows)
         assert store.last_seq() == 0
+
+    def test_an_erased_id_that_was_used_again_is_restored(self, store_factory):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("secret", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        source.erase(["a"])
+        source.put([Memory("public", id="a")], vectors=[[1.0]])
+        source.link([Edge("b", "a")])
+        rows = list(source.export())
+        target.restore(rows)
+        assert list(target.export()) == rows
+        assert texts(target.get(["a"], view=NOW)) == ["public"]
+        assert target.check() == []
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            *({name: value} for name in ("created_at", "updated_at", "last_accessed") for value in (1e20, -1e15)),
+            *({"at": value} for value in (None, 1e300, math.nan)),
+            *({"decayed": value} for value in (math.inf, math.nan)),
+            *({"seq": value} for value in (-5, 0, 2**70)),
+            *({"op": value} for value in ("sing", "vitals", "status", "vector", "delete")),
+            *({"namespace": value} for value in ("a\x00b", "\ud83d", None)),
+            *({"id": value} for value in ("", "\ud83d", None)),
+        ],
+        ids=str,
+    )
+    def test_a_damaged_row_is_refused_with_all_the_others(self, store_factory, damage):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("A", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        head, first, *rest = source.export()
+        with pytest.raises(ConfigError, match="row 1 "):
+            target.restore([head, {**first, **damage}, *rest])
+        assert target.last_seq() == target.count(view=NOW) == 0
+
+    def test_rows_out_of_order_are_refused(self, store_factory):
+        clock = Clock()
+        source = store_factory(clock, name=fresh("source"))
+        source.put([Memory("A", id="a"), Memory("B", id="b")])
+        source.link([Edge("a", "b")])
+        head, a, b, link = source.export()
+        earlier = {**b, "at": a["at"] - 1}
+        for rows, why in (
+            ([b, a, link], "seq 1 does not come after 2"),
+            ([a, earlier, link], "lies before"),
+            ([a, link], "links 'b', which is not there"),
+            ([a, b, {**link, "op": "sing"}], "known: link, unlink"),
+        ):
+            with store_factory(clock, name=fresh("target")) as target:
+                with pytest.raises(ConfigError, match=why):
+                    target.restore([head, *rows])
+                assert target.last_seq() == 0
+
+    def test_vectors_of_another_embedder_are_not_restored(self, store_factory):
+        source, target = store_factory(name=fresh("source")), store_factory(name=fresh("target"))
+        source.put([Memory("A", id="a")], vectors=[[1.0]])
+        source.set_meta("embedder", json.dumps({"name": "small", "dim": 1}))
+        source.set_meta("else", "mine")
+        rows = list(source.export(namespace=""))
+        assert [row["key"] for row in rows if row["kind"] == "meta"] == ["embedder"]  # it goes with the vectors
+        target.put([Memory("B", id="b")], vectors=[[1.0, 2.0]])
+        target.set_meta("embedder", json.dumps({"name": "large", "dim": 2}))
+        with pytest.raises(ConfigError, match=r"'small' \(1 dimensions\), those here from 'large' \(2 dimensions\)"):
+            target.restore(rows)
+        assert target.ids(view=NOW) == {"b"}
 
     def test_erase_leaves_no_trace(self, store, clock):
         store.put([Memory("secret", id="a"), Memory("B", id="b")], vectors=[[1.0], [2.0]])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.copying import checksum, copy_store
+from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.stores import notes
 from hybridmem.stores.base import View
 from hybridmem.stores.markdown import MarkdownStore, read_notes
@@ -412,7 +413,87 @@ def test_file_names_are_safe(text):
     assert name.isascii()
 
 
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (lambda store: store.put([Memory("new", id="n", supersedes="a")]), "status: superseded"),
+        (lambda store: store.link([Edge("a", "c")]), "- c"),
+        (lambda store: store.unlink([Edge("a", "b")]), "status: active"),
+        (lambda store: store.delete(["b"]), "status: active"),
+        (lambda store: store.erase(["b"]), "status: active"),
+    ],
+    ids=["supersede", "link", "unlink", "delete", "erase"],
+)
+def test_an_edit_that_was_not_synced_is_not_written_over(folder, store, change, shown):
+    store.put([Memory("A", id="a"), Memory("B", id="b"), Memory("C", id="c")])
+    store.link([Edge("a", "b")])
+    edit(folder / "a.md", "---\nid: a\nlinks: [b]\n---\n\nedited by hand\n")
+    change(store)
+    text = (folder / "a.md").read_text(encoding="utf-8")
+    assert "edited by hand" in text
+    assert shown in text
+    assert texts(store.get(["a"], view=ALL)) == ["edited by hand"]
+
+
+def test_a_note_that_cannot_be_read_is_not_written_over(folder, store):
+    store.put([Memory("A", id="a")])
+    edit(folder / "a.md", "---\nid: [\n---\n\nedited by hand\n")
+    for call in (
+        lambda: store.put([Memory("B", id="a")]),
+        lambda: store.put([Memory("B", id="b", supersedes="a")]),
+        lambda: store.link([Edge("a", "a")]),
+    ):
+        with pytest.raises(StoreError, match=r"a\.md was edited and cannot be read"):
+            call()
+    assert "edited by hand" in (folder / "a.md").read_text(encoding="utf-8")
+    assert store.ids(view=ALL) == {"a"}
+
+
+def test_a_note_that_moved_is_found_and_keeps_its_history(folder, store):
+    store.put([Memory("A", id="a")])
+    store.reinforce("a")
+    store.touch(["a"])
+    (folder / "a.md").rename(folder / "moved.md")
+    (found,) = store.get(["a"], view=NOW)
+    assert (found.text, found.access_count) == ("A", 1)
+    store.put([Memory("A2", id="a")])
+    assert [path.name for path in folder.glob("*.md")] == ["moved.md"]
+
+
+def test_an_empty_id_is_none(folder, store):
+    edit(folder / "a.md", "---\nid: ''\n---\n\nA\n")
+    assert store.sync().added == 1
+    assert store.sync().added == 0
+    assert store.ids(view=NOW) == {"a"}
+
+
+def test_what_is_left_out_is_told_when_opening(folder, caplog):
+    edit(folder / "a.md", "---\nid: [\n---\n\nA\n")
+    with MarkdownStore(folder):
+        assert "a.md is not in this memory: its front matter is not readable YAML" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="must be a folder"):
+        MarkdownStore(tmp_path / "file")
+
+
 def test_without_pyyaml(monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hybridmem\[markdown\]'"):
         notes.parse_note("---\nid: a\n---\nx", default_id="x", modified=0.0)
+
+
+def test_a_whole_store_can_be_copied_into_notes_and_back(folder, tmp_path):
+    with SQLiteStore(tmp_path / "memory.db") as source:
+        source.put([FULL, Memory("B", id="b", supersedes="m1")], vectors=[[1.0], [2.0]])
+        source.put([Memory("C", id="c")], namespace="ana")
+        source.link([Edge("m1", "b")])
+        source.delete(["m1"])
+        with MarkdownStore(folder) as notes:
+            copy_store(source, notes, batch=2)
+            assert copy_store(source, notes).resumed == source.last_seq()
+        assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md")) == ["ana/c.md", "b.md"]
+        with MarkdownStore(folder) as notes, SQLiteStore(tmp_path / "back.db") as back:
+            assert copy_store(notes, back).checksum == checksum(source)[0]

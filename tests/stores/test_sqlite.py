@@ -8,6 +8,7 @@ import sqlite3
 import tracemalloc
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 
@@ -275,8 +276,11 @@ def test_backup_while_in_use(path, tmp_path):
         store.put([Memory("B", id="b")])
         with pytest.raises(ConfigError, match="onto itself"):
             store.backup(path)
-        with pytest.raises(StoreError, match="cannot open"):
+        with pytest.raises(StoreError, match=r"cannot open .*nowhere.copy\.db"):
             store.backup(tmp_path / "nowhere" / "copy.db")
+        for nowhere in ("", tmp_path):
+            with pytest.raises(ConfigError, match="name a file"):
+                store.backup(nowhere)
     with SQLiteStore(copy) as store:
         assert store.ids(view=View()) == {"a"}
         assert store.check() == []
@@ -292,6 +296,21 @@ def test_a_memory_store_can_be_saved(path):
         assert store.ids(view=View()) == {"a"}
 
 
+@pytest.mark.parametrize("stream", [SQLiteStore.export, lambda store: store.list(view=View())], ids=["export", "list"])
+@pytest.mark.parametrize("place", [":memory:", "file"])
+def test_a_stream_holds_nobody_up_and_can_change_threads(tmp_path, place, stream):
+    with SQLiteStore(place if place == ":memory:" else tmp_path / place) as store:
+        store.put([Memory(f"{i}", id=f"{i:04}") for i in range(700)])
+        rows = stream(store)
+        next(rows)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(store.put, [Memory("more", id="more")]).result(10)
+            rest = other.submit(list, rows).result(10)
+            assert len(rest) >= 699
+            other.submit(store.put, [Memory("and more")]).result(10)
+        assert store.count(view=View()) == 702
+
+
 def test_restore_into_a_store_in_use_appends(path):
     clock = Clock()
     with SQLiteStore(path, clock=clock) as source, SQLiteStore(":memory:", clock=clock) as target:
@@ -299,8 +318,8 @@ def test_restore_into_a_store_in_use_appends(path):
         source.put([Memory("mine", id="b")])
         source.link([Edge("a", "b")])
         source.put([Memory("from afar", id="a", type="fact")])
-        source.set_meta("embedder", "theirs")
-        target.set_meta("embedder", "ours")
+        source.set_meta("colour", "theirs")
+        target.set_meta("colour", "ours")
         clock.now += 10
         target.put([Memory("here before", id="a"), Memory("local", id="c")])
         before = clock.now
@@ -312,7 +331,7 @@ def test_restore_into_a_store_in_use_appends(path):
         assert [v.memory.text for v in target.history("a")] == ["here before", "from afar", "from afar"]
         assert target.vectors(["a"], view=View())[0].tolist() == [1.0]
         assert target.ids(view=View(as_of=before)) == {"a", "c"}
-        assert target.get_meta("embedder") == "ours"
+        assert target.get_meta("colour") == "ours"
         assert target.check() == []
 
 

@@ -122,8 +122,9 @@ class PgLog(Log):
         while part := list(islice(stream, 1000)):
             wanted: dict[str, list[str]] = {}
             for row in part:
-                if isinstance(row, Mapping) and row.get("kind") == "memory":
-                    wanted.setdefault(str(row.get("namespace")), []).append(str(row.get("id")))
+                if isinstance(row, Mapping) and row.get("kind") in ("memory", "edge"):
+                    named = ("id",) if row["kind"] == "memory" else ("a", "b")
+                    wanted.setdefault(str(row.get("namespace")), []).extend(str(row.get(name)) for name in named)
             for namespace, ids in wanted.items():
                 self.heads(namespace, ids)
             yield from part

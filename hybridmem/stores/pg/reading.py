@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hybridmem import filters
 from hybridmem.errors import ConfigError, StoreError
 from hybridmem.indexes.base import Change
-from hybridmem.stores import codec, reads, snapshots
+from hybridmem.stores import reads, snapshots
 from hybridmem.stores.base import Version, View
 from hybridmem.stores.pg.database import Database
 from hybridmem.stores.pg.dialect import PostgreSQL
@@ -96,7 +96,7 @@ class Reading:
 
     def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
         """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
-        return self._read(lambda conn: reads.history(conn, namespace, codec.clean(id), vitals=vitals))
+        return self._read(lambda conn: reads.history(conn, namespace, *cleaned([id]), vitals=vitals))
 
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
