@@ -132,7 +132,7 @@ def passing(gate: QualityGate | None, arm: ArmList) -> Sequence[Any]:
     return [item for item, score in zip(items, scores) if score >= floor]  # noqa: B905
 
 
-def _by_metadata(
+def _by_metadata(  # noqa: C901 - three plain loops; as functions of their own they would cost every query
     union: Union, alone: list[int], boosting: Boosting, now: float, k: int | None
 ) -> dict[int, float] | None:
     """Dedup and boost for readers whose fields are the items' own `metadata`, read on the spot.
@@ -140,9 +140,10 @@ def _by_metadata(
     Only where every item has a source and a date in plain epoch seconds, as most stores give them; else None, and
     the columns decide.
     """
+    source_key, date_key, strength, rate = boosting
     keys, items, totals, first = union
-    source_key, ties = boosting.source_key, None
     claimed: dict[Any, int] = {}
+    fresh, ties = 1.0 + strength, None
     try:
         for i in alone:  # best first, so the first one has the source
             source = items[i].metadata[source_key]
@@ -157,30 +158,18 @@ def _by_metadata(
                 if ties[claimed[source]] < ties[i]:
                     continue
             claimed[source] = i
-        return None if None in claimed else _dated(union, claimed.values(), boosting, now, k)
+        scored: dict[int, float] = {}
+        for i in claimed.values() if k is None else _within_reach(claimed.values(), totals, fresh, k):
+            when = items[i].metadata[date_key]  # no comprehension: it would need a cell for each of these names
+            if when < now:
+                scored[i] = totals[i] * (1.0 + strength * 2.0 ** ((now - when) * rate))
+            elif when < MILLISECONDS:
+                scored[i] = totals[i] * fresh
+            else:
+                return None  # not in seconds
     except (KeyError, TypeError, OverflowError):
         return None  # no source, no date, or a date that is no number
-
-
-def _dated(
-    union: Union, places: Collection[int], boosting: Boosting, now: float, k: int | None
-) -> dict[int, float] | None:
-    """The boosted scores of these places; None when a date is not plain seconds."""
-    _, date_key, strength, rate = boosting
-    _, items, totals, _ = union
-    fresh = 1.0 + strength
-    if k is not None and len(places) >= WIDE * k:
-        places = _within_reach(places, totals, fresh, k)
-    scored: dict[int, float] = {}
-    for i in places:  # a comprehension would be slower: it needs a cell for each of these names
-        when = items[i].metadata[date_key]
-        if when < now:
-            scored[i] = totals[i] * (1.0 + strength * 2.0 ** ((now - when) * rate))
-        elif when < MILLISECONDS:
-            scored[i] = totals[i] * fresh
-        else:
-            return None
-    return scored
+    return None if None in claimed else scored
 
 
 def _by_columns(
@@ -192,7 +181,7 @@ def _by_columns(
     if recipe.dedup is not None:
         places = _one_of_each(union, places, reader.column([items[i] for i in places], recipe.dedup.key))  # type: ignore[arg-type]
     boost = recipe.boost
-    if k is not None and len(places) >= WIDE * k:
+    if k is not None:
         places = _within_reach(places, totals, 1.0 if boost is None else boost.ceiling(1.0), k)
     if boost is None:
         return {i: totals[i] for i in places}
@@ -218,6 +207,8 @@ def _one_of_each(union: Union, places: list[int], sources: list[Any]) -> list[in
 
 def _within_reach(places: Collection[int], totals: list[float], fresh: float, k: int) -> Collection[int]:
     """The places that a boost of at most ×`fresh` can lift into the best k; the others' dates need no reading."""
+    if len(places) < WIDE * k:
+        return places
     least = sorted([totals[i] for i in places], reverse=True)[k - 1]
     return [i for i in places if totals[i] * fresh >= least]
 
