@@ -69,6 +69,14 @@ class QualityGate:
             return next(arm.name for arm in lists if arm.items)
         return self.fallback
 
+    def lowest(self, arm: str, scores: Sequence[float]) -> float:
+        """The lowest raw score that passes for this arm when it gave these."""
+        floor = self.floor
+        if type(floor) is dict and self.relative is None:  # mostly, and then nobody need look for the best
+            bound = floor.get(arm)
+            return NO_FLOOR if bound is None else bound
+        return self.bound(arm, max(scores))
+
     def bound(self, arm: str, best: float) -> float:
         """The lowest raw score that passes for this arm when its best hit scores `best`."""
         floor: Any = self.floor
@@ -84,7 +92,7 @@ class QualityGate:
         name, items, scores, notes, skipped, known = arm
         if not scores:
             return arm
-        bound = self.bound(name, max(scores))
+        bound = self.lowest(name, scores)
         keep = [score >= bound for score in scores]  # NaN does not pass
         if False not in keep:
             return arm

@@ -8,8 +8,10 @@ from items import READER, Row, RowReader, arm
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
+from hybridmem.express import passing
 from hybridmem.fusion import Fusion, merge, normalise_weights, weighted_rrf
 from hybridmem.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup, Spread
+from hybridmem.types import Context
 
 KEYS = st.lists(st.sampled_from("ABCDEFGHIJ"), max_size=10)
 NOW = 1_700_000_000.0
@@ -401,6 +403,40 @@ def test_the_express_lane_stops_at_k_without_a_loss(lists, dates, weights, stren
     staged = recipe.run(arms, reader=READER, now=NOW, k=k, trace=Trace())
     assert recipe.run(arms, reader=READER, now=NOW, k=k) == staged
     assert recipe.run(arms, reader=FieldReader(), now=NOW, k=k) == staged
+
+
+@given(
+    st.lists(st.lists(DATED, max_size=8), min_size=1, max_size=3),
+    st.sampled_from([{}, {"gate": QualityGate(floor={"arm0": 0.5})}, {"mode": "relative"}, {"weights": {"arm0": 1}}]),
+    st.sampled_from([0.0, 60.0, 1e12]),
+    st.sampled_from([None, 3]),
+)
+def test_quick_gives_the_ranking_with_its_shares_or_nothing(lists, parts, c, k):
+    if "weights" in parts:
+        parts = {"weights": {f"arm{i}": i + 1 for i in range(len(lists))}}
+    recipe = Fusion(c=c, dedup=SourceDedup(), boost=HalfLife(), **parts)
+    arms = [arm(f"arm{i}", rows, [1 - j / 8 for j in range(len(rows))]) for i, rows in enumerate(lists)]
+    quick = recipe.quick(arms, passing, FieldReader(), NOW, k)
+    kept = recipe.gate.apply(arms, Context("", NOW, READER)) if recipe.gate else arms
+    plain = all(one.items and len({row.key for row in one.items}) == len(one.items) for one in kept)
+    assert (quick is not None) == (len(lists) == 2 and recipe.mode == "rrf" and plain)
+    if quick is not None:
+        ranking = recipe.run(arms, reader=FieldReader(), now=NOW, k=k, trace=Trace())
+        assert quick == list(zip(ranking.items, recipe.shares(ranking.scores), strict=True))
+        assert recipe.quick(arms, passing, FieldReader(), NOW, 0) is None
+
+
+def test_a_share_is_never_nothing():
+    lists = [arm("a", "x"), arm("b", "y")]
+    recipe = Fusion(weights={"a": 1, "b": 1e-15})
+    assert [share for _, share in recipe.quick(lists, passing, READER, NOW, None)] == [1.0, 1e-9]
+
+
+def test_an_arm_without_a_floor_of_its_own_passes_whole():
+    recipe = Fusion(gate=QualityGate(floor={"a": None, "c": 0.9}))
+    lists = [arm("a", "xy", [0.3, 0.2]), arm("b", "yz", [0.9, 0.1])]
+    assert recipe.run(lists, reader=READER, now=NOW).keys == ["y", "x", "z"]
+    assert recipe.run(lists, reader=READER, now=NOW, trace=Trace()).keys == ["y", "x", "z"]
 
 
 def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():

@@ -5,17 +5,24 @@ import copy
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_fakes import Fixed, example, ids, node, scored, told, years
 from llama_index.core.schema import MetadataMode
 
 from hybridmem.errors import ConfigError
+from hybridmem.explain import Trace
 from hybridmem.memory import HybridMemory
-from hybridmem.stages import HalfLife
+from hybridmem.shaping import shaped
+from hybridmem.stages import HalfLife, QualityGate
 from hybridmem.types import Memory
 from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
+from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
 from llamaindex_hybridmem._results import notes_of
+from llamaindex_hybridmem._sources import fuse
 
 NOW = 1_700_000_000.0
+DAY = 86_400.0
 
 
 # --- receipts stay out of the way
@@ -52,6 +59,83 @@ def test_results_can_be_copied_and_pickled_with_their_receipts():
         assert str(again.receipt) == line
     bare = FusedNode(node=found.node, score=1.0)
     assert bare.receipt is None
+
+
+def test_results_are_whole_pydantic_models():
+    found = example().retrieve("q")[0]
+    same = FusedNode(node=found.node, score=found.score)
+    assert found == same
+    assert found.model_fields_set == {"node", "score"}
+    assert found.model_extra is None
+    for how in ({}, {"exclude_unset": True}, {"exclude_defaults": True}, {"exclude": {"node"}}):
+        assert found.model_dump(**how) == same.model_dump(**how)
+        assert found.model_dump_json(**how) == same.model_dump_json(**how)
+    assert repr(found) == repr(same)
+    assert FusedNode.model_validate(found) is found
+    changed = found.model_copy(update={"score": 0.25})
+    assert (changed.score, changed.node) == (0.25, found.node)
+    with pytest.raises(AttributeError, match="'FusedNode' object has no attribute 'nonsense'"):
+        _ = found.nonsense
+
+
+@pytest.mark.parametrize("first", ["score", "copy", "deepcopy", "pickle", "equal", "dump", "setstate"])
+def test_a_result_may_be_handled_in_any_way_first(first):
+    found, other = example().retrieve("q")[:2]
+    how = {
+        "score": lambda: setattr(found, "score", 0.5),
+        "copy": lambda: copy.copy(found),
+        "deepcopy": lambda: copy.deepcopy(found),
+        "pickle": lambda: pickle.loads(pickle.dumps(found)),
+        "equal": lambda: found == other,
+        "dump": found.to_json,
+        "setstate": lambda: found.__setstate__(found.__getstate__()),
+    }
+    how[first]()
+    assert found.model_fields_set == {"node", "score"}
+    found.score = 0.125
+    assert found.score == found.to_dict()["score"] == 0.125
+    assert other.score != 0.125
+    assert str(found.receipt).startswith("#1 A ")
+
+
+def test_receipts_tell_of_the_scores_as_they_were():
+    """LlamaIndex's own fusion writes into the nodes it is given; so may anyone who keeps them."""
+    lists = [scored("AB", [0.9, 0.4]), scored("BA", [0.8, 0.7])]
+    found = fuse(shaped(gate=0.5), "q", list(zip("ab", lists, strict=True)), NOW, None).nodes
+    for rows in lists:
+        for row in rows:
+            row.score = 0.01
+        rows.clear()
+    assert [[arm.score for arm in one.receipt.arms] for one in found] == [[0.9, 0.7], [0.8]]
+
+
+HITS = st.lists(
+    st.tuples(st.integers(0, 11), st.sampled_from([None, 0.0, 0.2, 0.5, 0.9])),
+    max_size=12,
+    unique_by=lambda row: row[0],
+)
+
+
+@given(
+    lists=st.lists(HITS, min_size=2, max_size=2),
+    gate=st.sampled_from([None, 0.3, {"b": 0.5}, QualityGate(floor=0.1, relative=0.5)]),
+    weights=st.sampled_from([None, {"a": 0.7, "b": 0.3}]),
+    strength=st.sampled_from([0.0, 0.05, 1.0]),
+    dates=st.lists(st.sampled_from([NOW, NOW - 3 * DAY, NOW - 90 * DAY, "2023-01-01", None]), min_size=12, max_size=12),
+    k=st.sampled_from([None, 1, 3]),
+)
+def test_straight_from_the_hits_as_through_the_stages(lists, gate, weights, strength, dates, k):
+    pool = [node(f"n{i:02}", metadata={"source_id": f"s{i % 5}", "updated_at": dates[i]}) for i in range(12)]
+    named = [
+        (name, scored([pool[i] for i, _ in rows], [s for _, s in rows])) for name, rows in zip("ab", lists, strict=True)
+    ]
+    recipe = shaped(weights=weights, gate=gate, dedup=True, half_life=HalfLife(strength=strength))
+    answer = fuse(recipe, "q", named, NOW, k)
+    arms = [to_arm_list((name, rows, [row.score for row in rows])) for name, rows in named]
+    staged = recipe.run(arms, reader=NodeReader(), query="q", now=NOW, k=k, trace=Trace())
+    assert told(answer.nodes) == list(zip(staged.keys, recipe.shares(staged.scores), strict=True))
+    assert [id(one.node) for one in answer.nodes] == [id(one) for one in staged.items]
+    assert [receipt.key for receipt in answer.why.explanation().receipts] == staged.keys
 
 
 # --- over a memory
