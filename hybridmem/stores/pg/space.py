@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.embed import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
-from hybridmem.stores.pg import lexical, nearest
+from hybridmem.stores.pg import lexical, nearest, together
 from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
-from hybridmem.stores.pg.neighbours import ServerGraph
+from hybridmem.stores.pg.neighbours import Joined, ServerGraph
 from hybridmem.stores.pg.wording import Run, Searcher
 from hybridmem.types import Entry, Graph, Hits
 
@@ -24,6 +25,15 @@ __all__ = ["PgSpace"]
 _END = 1 + len(Entry._fields)
 _TRUST = 5.0
 """For so many seconds what is known of a namespace's size decides how its vectors are searched."""
+
+
+class _Size(NamedTuple):
+    """Whether there are many vectors of a dimension, and an HNSW index for them, as was seen at some time."""
+
+    at: float
+    dim: int
+    many: bool
+    indexed: bool
 
 
 class PgSpace:
@@ -55,7 +65,8 @@ class PgSpace:
         """The engine that ranks words instead of the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
         self._known: dict[tuple[tuple[str, float], ...], Known] = {}
-        self._large: tuple[float, int, bool] = (0.0, 0, False)
+        self._joined = Joined()
+        self._known_size = _Size(0.0, 0, many=False, indexed=False)
 
     def refresh(self) -> None:
         """A new question: what was read for an earlier one may be out of date."""
@@ -74,6 +85,28 @@ class PgSpace:
             entries[row[1]] = Entry._make(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
+    def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
+        """Both arms' k best and what each thinks of the other's, in one statement.
+
+        None where one statement will not do: a namespace so large that the arms had better be asked at the same time,
+        another engine for words, no words or no vectors to ask for, or equals beyond what was brought.
+        """
+        check_k(k)
+        terms = query_terms(ask.text, analyzer=self._settings.analyzer)
+        if not terms or self._beside is not None or ask.vector is None or not self._searches_vectors():
+            return None
+        row = question(ask.vector)
+        if self._size(len(row)).many:
+            return None
+        rows = self._run(together.both(self._bm25, self._nearest, terms, row, ask.allowed, k))
+        if not any(row[3] for row in rows):
+            return None  # no vectors, or others than these: asked alone, the arm says so
+        self._learn(map(Entry._make, [row[4:] for row in rows]))
+        return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
+
+    def _searches_vectors(self) -> bool:
+        return self._settings.vectors and self._has_vectors()
+
     def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms:
@@ -88,7 +121,7 @@ class PgSpace:
         return rows[:k]
 
     def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
-        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+        if ask.vector is None or not self._searches_vectors():
             return ()
         row = question(ask.vector)
         if self._is_large(len(row)):
@@ -105,8 +138,11 @@ class PgSpace:
 
     def _is_large(self, dim: int) -> bool:
         """Whether the namespace holds many vectors and there is an HNSW index for them."""
-        at, known, large = self._large
-        if known != dim or time.monotonic() - at > _TRUST:
+        size = self._size(dim)
+        return size.many and size.indexed
+
+    def _size(self, dim: int) -> _Size:
+        if self._known_size.dim != dim or time.monotonic() - self._known_size.at > _TRUST:
             name = index_name(dim, self._nearest.prefix)
             rows = self._run(
                 SQL(
@@ -115,12 +151,11 @@ class PgSpace:
                     (self._namespace, self._exact_below, name),
                 )
             )
-            many, indexed = rows[0]
-            large = bool(many and indexed)
+            many, indexed = map(bool, rows[0])
             if many and not indexed:
                 self._want_index(dim)
-            self._large = (time.monotonic(), dim, large)
-        return large
+            self._known_size = _Size(time.monotonic(), dim, many, indexed)
+        return self._known_size
 
     def _check_dimension(self, dim: int) -> None:
         rows = self._run(SQL("SELECT dim FROM embeddings WHERE namespace = ? LIMIT 1", (self._namespace,)))
@@ -133,12 +168,13 @@ class PgSpace:
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
             found: dict[str, float] = dict(self._word_scores(terms, ids)) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
-        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+        if ask.vector is None or not self._searches_vectors():
             return [None] * len(ids)
-        row = question(ask.vector)
+        return list(map(self._cosines(question(ask.vector), ids).get, ids))
+
+    def _cosines(self, row: Vector, ids: Sequence[str]) -> dict[str, float]:
         rows = self._run(self._nearest.score(row, ids))
-        cosine = dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
-        return [cosine.get(id_) for id_ in ids]
+        return dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
 
     def _word_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
         if self._beside is not None:
@@ -173,7 +209,15 @@ class PgSpace:
         settings = self._settings.graph
         if settings is None:
             return None
-        return ServerGraph(self._namespace, settings, self._run, items=self.entries, learn=self._learn, allowed=allowed)
+        return ServerGraph(
+            self._namespace,
+            settings,
+            self._run,
+            items=self.entries,
+            learn=self._learn,
+            joined=self._joined,
+            allowed=allowed,
+        )
 
     def _learn(self, entries: Iterable[Entry]) -> None:
         self._entries.update((entry.id, entry) for entry in entries)
