@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from hybridmem.space import Ask, IndexSettings
 from hybridmem.stores.base import View
 from hybridmem.stores.pg import together
 from hybridmem.stores.pg.neighbours import Joined, ServerGraph
+from hybridmem.stores.postgres import PostgresStore
 from hybridmem.types import Edge
 from tests.stores.model import Clock
 from tests.stores.stories import STEP, TEXT, embed, play
@@ -104,7 +106,7 @@ class TestTrips:
         many = memory.store.space(NOW, IndexSettings(vectors=False))
         assert many.both(Ask("cat", vector), k=3) is None
 
-    def test_large_namespaces_ask_the_arms_at_the_same_time(self, pg_url, schema):
+    def test_many_vectors_without_an_index(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed, exact_below=5, auto_index=False) as memory:
             memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
             assert memory._engine.space(NOW).both(Ask("cat", embed(["cat"])[0]), k=3) is None
@@ -129,6 +131,59 @@ class TestTrips:
         memory._engine.embedder = type("Broken", (), {"query": lambda self, text: 1 / 0, "name": "b", "dim": 8})()
         with pytest.raises(ArmError, match="arm 'vector' failed: ZeroDivisionError"):
             memory.search("dog")
+
+
+class TestLarge:
+    """By HNSW the arms are asked at the same time, each with its opinion of the other's finds."""
+
+    @pytest.fixture(params=[None, 8])
+    def large(self, pg_server, request):
+        url = pg_server.database()
+
+        def drawn(texts):
+            return [np.random.default_rng([*text.encode()]).standard_normal(16) for text in texts]
+
+        rows = []
+        store = PostgresStore(url, exact_below=100, prefix=request.param, auto_index=False)
+        with HybridMemory(store, embedder=drawn) as memory:
+            for n in range(400):
+                text = " ".join(["cat" if n % 3 else "dog", f"tea{n % 40}", *(f"w{n}x{i}" for i in range(n % 23))])
+                rows.append({"text": text, "id": f"m{n:03}", "type": "rare" if n % 90 == 0 else ""})
+            memory.add_many(rows)
+            store.build_vector_index(16)
+            yield memory, drawn
+        pg_server.drop(url)
+
+    @pytest.mark.parametrize("query", ["dog tea7", "cat tea3 tea5", "tea1 unheard"])
+    def test_as_each_arm_alone(self, large, query):
+        memory, drawn = large
+        space = memory._engine.space(NOW)
+        ask = Ask(query, drawn([query])[0])
+        asked = asked_of(space)
+        ours = space.both(ask, k=20)
+        assert len([text for text in asked if "AS MATERIALIZED" in text]) == 2
+        agree(ours, apart(space, ask, 20))
+        ask = ask._replace(allowed=memory.store.choose(view=NOW, filter={"text": {"$contains": "cat"}}))
+        agree(space.both(ask, k=20), apart(space, ask, 20))
+        assert len(memory.search(query, k=5)) == 5
+
+    def test_too_few_pass_the_filter(self, large):
+        memory, drawn = large
+        space = memory._engine.space(NOW)
+        ask = Ask("tea7", drawn(["tea7"])[0], memory.store.choose(view=NOW, filter={"type": "rare"}))
+        assert space.both(ask, k=20) is None
+        assert len(memory.search("tea7", k=20, filter={"type": "rare"})) == 5  # 0, 90, 180, 270 and 360
+
+    def test_either_statement_may_fail(self, large, pg_server):
+        memory, _ = large
+        memory.search("cat")
+        with psycopg.connect(memory.store._db.url, autocommit=True) as conn:
+            for table in ("postings", "embeddings"):
+                conn.execute(f"ALTER TABLE hybridmem.{table} RENAME TO away")
+                with pytest.raises(ArmError, match=f"'bm25 and vector' failed: SchemaVersionError.*{table}"):
+                    memory.search("cat")
+                conn.execute(f"ALTER TABLE hybridmem.away RENAME TO {table}")
+        assert len(memory.search("cat", k=3)) == 3
 
 
 class TestEquals:

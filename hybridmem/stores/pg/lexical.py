@@ -75,6 +75,15 @@ class Bm25:
     def _query(self, terms: Mapping[str, float]) -> tuple[object, ...]:
         return self.k1 * self.b, self.namespace, list(terms), list(terms.values()), self.namespace
 
+    def weights(self, terms: Mapping[str, float], /) -> SQL:
+        """The beginning of a statement: `w` holds the terms with their weights."""
+        return SQL(_WEIGHTS, self._query(terms))
+
+    def one(self, mem: str, /) -> SQL:
+        """The score of one memory, by the column that holds its number; NULL where it has none of the terms `w`."""
+        found = _ONE.replace("m.mem", mem)
+        return SQL(f"SELECT {_SUM} FROM w CROSS JOIN LATERAL ({found} OFFSET 0) p", (*self._curve(), self.namespace))
+
     def hits(self, terms: Mapping[str, float], /) -> SQL:
         """The beginning of a statement: `hits` (mem, score) holds whatever has one of the terms."""
         return SQL(_HITS, (*self._query(terms), *self._curve(), self.namespace))

@@ -140,20 +140,26 @@ class Nearest:
 
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
         """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
-        dim, rest = len(row), restriction(allowed)
+        found, bound = self.walked(len(row), allowed, k)
+        return SQL(
+            f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(t.embedding), {ENTRY} FROM ({found}) t "
+            "JOIN memories m ON m.mem = t.mem",
+            (packed(row), *bound),
+        )
+
+    def walked(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
+        """What HNSW finds near the vector `v` of a table `q` (mem, embedding): a part of a statement."""
+        rest = restriction(allowed)
         # OFFSET 0: each neighbour is asked whether it passes. The planner cannot know how many pass a filter over
         # expressions, guesses very few, and would measure the distance of all that pass.
         each = f"CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.mem = e.mem{rest.text} OFFSET 0) m "
         join = each if allowed is not None else ""
-        place = _indexed("e.embedding", dim, self.prefix)
-        near = packed(row[: self.prefix] if self.prefix else row)
+        asked = _indexed("(SELECT v FROM q)", dim, self.prefix)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
-            f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding FROM embeddings e {join}"
-            f"WHERE e.namespace = ? AND e.dim = {dim:d} "
-            f"ORDER BY {place} <=> ?::vector::halfvec({self.prefix or dim:d}) LIMIT {wide:d}) t "
-            "JOIN memories m ON m.mem = t.mem",
-            (*rest.params, self.namespace, near),
+            f"SELECT e.mem, e.embedding FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
+            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {asked} LIMIT {wide:d}",
+            (*rest.params, self.namespace),
         )
 
     def score(self, row: Vector, ids: Sequence[str], /) -> SQL:

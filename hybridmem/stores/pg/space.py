@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.embed import Vector
 from hybridmem.errors import EmbeddingError
+from hybridmem.fanout import Job, run, settle
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
 from hybridmem.stores.pg import lexical, nearest, together
@@ -86,23 +88,34 @@ class PgSpace:
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
     def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
-        """Both arms' k best and what each thinks of the other's, in one statement.
+        """Both arms' k best and what each thinks of the other's: by one statement, or two at the same time by HNSW.
 
-        None where one statement will not do: a namespace so large that the arms had better be asked at the same time,
-        another engine for words, no words or no vectors to ask for, or equals beyond what was brought.
+        None where that will not do: many vectors without an index, another engine for words, no words or no vectors to
+        ask for, fewer than HNSW was asked for, or equals beyond what was brought. Then each arm is asked by itself.
         """
         check_k(k)
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms or self._beside is not None or ask.vector is None or not self._searches_vectors():
             return None
         row = question(ask.vector)
-        if self._size(len(row)).many:
+        size = self._size(len(row))
+        if size.many and not size.indexed:
             return None
-        rows = self._run(together.both(self._bm25, self._nearest, terms, row, ask.allowed, k))
-        if not any(row[3] for row in rows):
-            return None  # no vectors, or others than these: asked alone, the arm says so
+        asked = (self._bm25, self._nearest, terms, row, ask.allowed, k)
+        if size.many:
+            words, near = self._at_once(*together.apart(*asked))
+            rows: Sequence[tuple[Any, ...]] = together.merged(words, near)
+        else:
+            rows = near = self._run(together.both(*asked))
+        if sum(found[3] for found in near) < (k if size.many else 1):
+            return None  # or there are no vectors, or others than these: asked alone, the arm says so
         self._learn(map(Entry._make, [row[4:] for row in rows]))
         return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
+
+    def _at_once(self, *statements: SQL) -> list[Sequence[tuple[Any, ...]]]:
+        outcomes = run([Job(str(place), partial(self._run, one)) for place, one in enumerate(statements)])
+        settle(outcomes, wrap=False)
+        return [outcome.value for outcome in outcomes]
 
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()

@@ -1,4 +1,4 @@
-"""Both arms in one statement, each with the other's candidates scored: a search of a small namespace asks once.
+"""Both arms with the other's candidates scored: in one statement, in a large namespace in two at the same time.
 
 Vectors stay in the server, so the cosine of e (of length 1) and q is (1 + |q|² − |e − q|²)/2 by pgvector's norm, which
 is added up in float64: better by a digit than its inner product in float32. Where its error could still be seen, those
@@ -21,12 +21,19 @@ from hybridmem.stores.pg.lexical import ENTRY, Bm25
 from hybridmem.stores.pg.nearest import Nearest, packed
 from hybridmem.types import Hits
 
-__all__ = ["answer", "both", "doubtful"]
+__all__ = ["answer", "apart", "both", "doubtful", "merged"]
 
 _SEEN = 5e-7
 """A score that is wrong by less than this share of the list's span stays within 1e-6 when the list is normalised."""
 Answer = tuple[dict[str, Hits], dict[str, dict[str, float]]]
 """Each arm's best k, and what it thinks of those that only the other one lists."""
+
+_QUESTION = "q AS MATERIALIZED (SELECT v, vector_norm(v) ^ 2 AS n FROM (SELECT ?::vector AS v OFFSET 0) q)"
+_COSINE = """CASE WHEN e.embedding <#> (SELECT v FROM q) = 0 THEN 0
+  ELSE (1 + (SELECT n FROM q) - vector_norm(e.embedding - (SELECT v FROM q)) ^ 2) / 2 END"""
+_MEMORY = "CROSS JOIN LATERAL (SELECT * FROM memories m WHERE m.mem = f.mem OFFSET 0) m"
+_VECTOR = """LEFT JOIN LATERAL (
+  SELECT e.embedding FROM embeddings e WHERE e.namespace = ? AND e.mem = f.mem AND e.dim = ? OFFSET 0) e ON TRUE"""
 
 
 def both(
@@ -38,21 +45,42 @@ def both(
     """
     hits, best, closest = bm25.hits(terms), bm25.best(allowed, k), near.closest(len(row), allowed, k)
     return SQL(
-        f"""{hits.text},
-q AS MATERIALIZED (SELECT v, vector_norm(v) ^ 2 AS n FROM (SELECT ?::vector AS v OFFSET 0) q),
+        f"""{hits.text}, {_QUESTION},
 words AS MATERIALIZED ({best.text}),
 near AS MATERIALIZED ({closest.text}),
-found AS (
+f AS (
   SELECT mem, bool_or(words) AS words, bool_or(near) AS near FROM (
     SELECT mem, TRUE AS words, FALSE AS near FROM words UNION ALL SELECT mem, FALSE, TRUE FROM near) f GROUP BY mem)
-SELECT h.score, f.words, CASE WHEN e.embedding <#> (SELECT v FROM q) = 0 THEN 0
-  ELSE (1 + (SELECT n FROM q) - vector_norm(e.embedding - (SELECT v FROM q)) ^ 2) / 2 END, f.near, {ENTRY}
-FROM found f LEFT JOIN hits h ON h.mem = f.mem
-CROSS JOIN LATERAL (SELECT * FROM memories m WHERE m.mem = f.mem OFFSET 0) m
-LEFT JOIN LATERAL (
-  SELECT e.embedding FROM embeddings e WHERE e.namespace = ? AND e.mem = f.mem AND e.dim = ? OFFSET 0) e ON TRUE""",
+SELECT h.score, f.words, {_COSINE}, f.near, {ENTRY} FROM f LEFT JOIN hits h ON h.mem = f.mem {_MEMORY} {_VECTOR}""",
         (*hits.params, packed(row), *best.params, *closest.params, near.namespace, len(row)),
     )
+
+
+def apart(
+    bm25: Bm25, near: Nearest, terms: Mapping[str, float], row: Vector, allowed: Set[str] | None, k: int, /
+) -> tuple[SQL, SQL]:
+    """The same rows by two statements to run at the same time: what the words find, and what HNSW finds."""
+    hits, best, walked = bm25.hits(terms), bm25.best(allowed, k), near.walked(len(row), allowed, k)
+    words = SQL(
+        f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
+SELECT h.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f JOIN hits h ON h.mem = f.mem {_MEMORY} {_VECTOR}""",
+        (*hits.params, packed(row), *best.params, near.namespace, len(row)),
+    )
+    weights, score = bm25.weights(terms), bm25.one("e.mem")
+    vectors = SQL(
+        f"""{weights.text}, {_QUESTION}, e AS MATERIALIZED ({walked.text})
+SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM e JOIN memories m ON m.mem = e.mem""",
+        (*weights.params, packed(row), *walked.params, *score.params),
+    )
+    return words, vectors
+
+
+def merged(words: Sequence[tuple[Any, ...]], near: Sequence[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
+    """One row for each candidate of two statements."""
+    rows = {row[4]: row for row in words}
+    for row in near:
+        rows[row[4]] = (*row[:1], row[4] in rows, *row[2:])
+    return list(rows.values())
 
 
 def answer(
