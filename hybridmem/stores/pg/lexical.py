@@ -1,4 +1,4 @@
-"""BM25 inside the server: one statement over the postings, with live N, n and avgdl.
+"""BM25 inside the server: one statement over the postings, with live N, n and avgdl (`spaces`, `terms`).
 
     score(D, Q) = Σ over query terms of IDF(t) · f·(k1+1) / (f + k1·(1 − b + b·|D|/avgdl))
     IDF(t)      = ln(1 + (N − n + 0.5)/(n + 0.5))
@@ -37,7 +37,7 @@ w AS MATERIALIZED (
   SELECT q.term, q.place, s.slope, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
   FROM s, unnest((SELECT ?::text[]), (SELECT ?::float8[])) WITH ORDINALITY AS q (term, times, place)
   CROSS JOIN LATERAL (
-    SELECT count(*) AS n FROM postings p WHERE p.namespace = ? AND p.term = q.term OFFSET 0) c
+    SELECT COALESCE((SELECT t.n FROM terms t WHERE t.namespace = ? AND t.term = q.term), 0) AS n OFFSET 0) c
   ORDER BY weight DESC, q.term)"""
 _ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
 _KNOWN = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
