@@ -43,8 +43,9 @@ def take_away(raw: Raw, namespace: str, mems: Sequence[int], /) -> None:
         (namespace, mems, namespace, namespace),
     )
     raw.execute(
-        f"DELETE FROM terms t USING ({_TERMS}) q WHERE t.namespace = %s AND t.term = q.term AND t.n <= 0",  # noqa: S608
-        (namespace, mems, namespace),
+        "DELETE FROM terms WHERE namespace = %s AND term = ANY(ARRAY(SELECT DISTINCT unnest(d.terms) FROM documents d "
+        "WHERE d.namespace = %s AND d.mem = ANY(%s))) AND n <= 0",
+        (namespace, namespace, mems),
     )
 
 

@@ -90,11 +90,11 @@ class Bm25:
 
     @staticmethod
     def best(allowed: Set[str] | None, k: int, /) -> SQL:
-        """The numbers of the k best of `hits`, and a few more: a part of a statement."""
+        """The k best of `hits` (mem, score), and a few more: a part of a statement."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = h.mem " if allowed is not None else ""
         return SQL(
-            f"SELECT h.mem FROM hits h {join}WHERE TRUE{rest.text} ORDER BY h.score DESC LIMIT {k + SPARE:d}",
+            f"SELECT h.mem, h.score FROM hits h {join}WHERE TRUE{rest.text} ORDER BY h.score DESC LIMIT {k + SPARE:d}",
             rest.params,
         )
 

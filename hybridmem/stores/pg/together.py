@@ -63,7 +63,7 @@ def apart(
     hits, best, walked = bm25.hits(terms), bm25.best(allowed, k), near.walked(len(row), allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
-SELECT h.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f JOIN hits h ON h.mem = f.mem {_MEMORY} {_VECTOR}""",
+SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
         (*hits.params, packed(row), *best.params, near.namespace, len(row)),
     )
     weights, score = bm25.weights(terms), bm25.one("e.mem")
