@@ -129,7 +129,7 @@ class Nearest:
         )
 
     def closest(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The numbers of the k nearest to the vector `v` of a table `q`, and a few more: a part of a statement."""
+        """The k nearest to the vector `v` of a table `q` (mem), and a few more: a part of a statement."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
         return SQL(
@@ -142,13 +142,13 @@ class Nearest:
         """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
         found, bound = self.walked(len(row), allowed, k)
         return SQL(
-            f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(t.embedding), {ENTRY} FROM ({found}) t "
-            "JOIN memories m ON m.mem = t.mem",
-            (packed(row), *bound),
+            f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(v.embedding), {ENTRY} FROM ({found}) t "
+            "JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem",
+            (packed(row), *bound, self.namespace),
         )
 
     def walked(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """What HNSW finds near the vector `v` of a table `q` (mem, embedding): a part of a statement."""
+        """The same by HNSW: what it finds, walking on until enough have passed the filter."""
         rest = restriction(allowed)
         # OFFSET 0: each neighbour is asked whether it passes. The planner cannot know how many pass a filter over
         # expressions, guesses very few, and would measure the distance of all that pass.
@@ -157,7 +157,7 @@ class Nearest:
         asked = _indexed("(SELECT v FROM q)", dim, self.prefix)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
-            f"SELECT e.mem, e.embedding FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
+            f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
             f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {asked} LIMIT {wide:d}",
             (*rest.params, self.namespace),
         )

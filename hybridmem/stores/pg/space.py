@@ -88,10 +88,10 @@ class PgSpace:
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
     def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
-        """Both arms' k best and what each thinks of the other's: by one statement, or two at the same time by HNSW.
+        """Both arms' k best and what each thinks of the other's: by one statement, or in a large namespace by two.
 
-        None where that will not do: many vectors without an index, another engine for words, no words or no vectors to
-        ask for, fewer than HNSW was asked for, or equals beyond what was brought. Then each arm is asked by itself.
+        None where that will not do: another engine for words, no words or no vectors to ask for, fewer than HNSW was
+        asked for, or equals beyond what was brought. Then each arm is asked by itself.
         """
         check_k(k)
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
@@ -99,15 +99,13 @@ class PgSpace:
             return None
         row = question(ask.vector)
         size = self._size(len(row))
-        if size.many and not size.indexed:
-            return None
         asked = (self._bm25, self._nearest, terms, row, ask.allowed, k)
         if size.many:
-            words, near = self._at_once(*together.apart(*asked))
+            words, near = self._at_once(*together.apart(*asked, indexed=size.indexed))
             rows: Sequence[tuple[Any, ...]] = together.merged(words, near)
         else:
             rows = near = self._run(together.both(*asked))
-        if sum(found[3] for found in near) < (k if size.many else 1):
+        if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
             return None  # or there are no vectors, or others than these: asked alone, the arm says so
         self._learn(map(Entry._make, [row[4:] for row in rows]))
         return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))

@@ -57,20 +57,29 @@ SELECT h.score, f.words, {_COSINE}, f.near, {ENTRY} FROM f LEFT JOIN hits h ON h
 
 
 def apart(
-    bm25: Bm25, near: Nearest, terms: Mapping[str, float], row: Vector, allowed: Set[str] | None, k: int, /
+    bm25: Bm25,
+    near: Nearest,
+    terms: Mapping[str, float],
+    row: Vector,
+    allowed: Set[str] | None,
+    k: int,
+    /,
+    *,
+    indexed: bool,
 ) -> tuple[SQL, SQL]:
-    """The same rows by two statements to run at the same time: what the words find, and what HNSW finds."""
-    hits, best, walked = bm25.hits(terms), bm25.best(allowed, k), near.walked(len(row), allowed, k)
+    """The same rows by two statements to run at the same time: what the words find, and what is near (by HNSW)."""
+    hits, best = bm25.hits(terms), bm25.best(allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
 SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
         (*hits.params, packed(row), *best.params, near.namespace, len(row)),
     )
-    weights, score = bm25.weights(terms), bm25.one("e.mem")
+    weights, score = bm25.weights(terms), bm25.one("f.mem")
+    found = (near.walked if indexed else near.closest)(len(row), allowed, k)
     vectors = SQL(
-        f"""{weights.text}, {_QUESTION}, e AS MATERIALIZED ({walked.text})
-SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM e JOIN memories m ON m.mem = e.mem""",
-        (*weights.params, packed(row), *walked.params, *score.params),
+        f"""{weights.text}, {_QUESTION}, f AS MATERIALIZED ({found.text})
+SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
+        (*weights.params, packed(row), *found.params, *score.params, near.namespace, len(row)),
     )
     return words, vectors
 
