@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hybridmem.abstain import answer_confidence
 from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation, Trace
-from hybridmem.fanout import Job, Outcome, Pace, in_thread, run, settle
+from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
@@ -151,8 +151,8 @@ class Engine:
         both = getattr(space, "both", None)
         if both is not None and recipe.complete and self.embedder is not None and all(recipe.weights_for(self.arms)):
             if ask.vector is None:
-                ask = ask._replace(vector=_one(Job("vector", partial(self.embedder.query, ask.text))))
-            answer: tuple[_Found, _Known] | None = _one(Job("bm25 and vector", partial(both, ask, k=depth)))
+                ask = ask._replace(vector=only(Job("vector", partial(self.embedder.query, ask.text))))
+            answer: tuple[_Found, _Known] | None = only(Job("bm25 and vector", partial(both, ask, k=depth)))
             if answer is not None:
                 return ask, *answer
         ask, found = self._arms(space, ask, recipe, depth)
@@ -297,10 +297,3 @@ class Engine:
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question),
         )
-
-
-def _one(job: Job) -> Any:
-    """The value of one job, run on the spot; its failure as that of an arm."""
-    outcomes = run([job])
-    settle(outcomes)
-    return outcomes[0].value

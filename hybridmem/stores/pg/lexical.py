@@ -13,16 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from hybridmem.filter_sql import SQL
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.types import Entry
 
-__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "tied"]
+__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "entry_of", "tied"]
 
 ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
 """What ranking needs to know: every field of an Entry is a column of `memories`."""
+entry_of = partial(tuple.__new__, Entry)
+"""`Entry._make` without its check of the length: the rows are our own."""
 _UPDATED = 1 + Entry._fields.index("updated_at")
 SPARE = 32
 """So many more than k are fetched: among equals the newer one comes first, which a sort by score does not know."""
@@ -41,13 +44,15 @@ w AS MATERIALIZED (
   ORDER BY weight DESC, q.term)"""
 _ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
 _KNOWN = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
-_SUM = "sum(w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + w.slope * p.length))))"
+_PART = "w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + w.slope * p.length)))"
+_SUM = f"sum({_PART})"
+# The outer OFFSET 0 lets the planner expect as many groups as postings: the table of sums then starts large enough.
 _HITS = f"""{_WEIGHTS},
 hits AS (
-  SELECT p.mem, {_SUM} AS score
-  FROM w CROSS JOIN LATERAL (
-    SELECT p.mem, p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p
-  GROUP BY p.mem)"""
+  SELECT z.mem, sum(z.part) AS score
+  FROM (SELECT p.mem, {_PART} AS part FROM w CROSS JOIN LATERAL (
+    SELECT p.mem, p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p OFFSET 0) z
+  GROUP BY z.mem)"""
 _FOUND = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
 _ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
 

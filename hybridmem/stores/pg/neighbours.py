@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
 from hybridmem.indexes.roster import Extra, Roster
 from hybridmem.indexes.spreading import Picture
 from hybridmem.stores.pg.chosen import Chosen
-from hybridmem.stores.pg.lexical import ENTRY
+from hybridmem.stores.pg.lexical import ENTRY, entry_of
 from hybridmem.types import Activation, Edge, Entry, Hits
 
 __all__ = ["Joined", "ServerGraph", "neighbourhood", "thread_neighbours"]
@@ -32,6 +33,7 @@ Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 3
 """Where `thread_neighbours` has an entry's id."""
+_PLAIN = Extra()
 _SHOWN = "m.live AND m.status <> 'superseded'"
 
 
@@ -144,15 +146,28 @@ def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSetti
     )
 
 
-def _picture(rows: Iterable[Sequence[Any]], settings: GraphSettings) -> tuple[Picture, list[Entry]]:
-    """The piece of graph as an index, frozen; and its nodes."""
+class _Piece(NamedTuple):
+    """What was fetched: nodes (born, asks, entry) by age, and what joins them beside threads."""
+
+    nodes: list[tuple[int, bool, Entry]]
+    mentions: Mapping[str, list[str]] = MappingProxyType({})
+    pointers: Mapping[str, list[str]] = MappingProxyType({})
+    edges: Iterable[Edge] = ()
+
+
+def _read_threads(rows: Iterable[Sequence[Any]]) -> _Piece:
+    nodes = {row[_ID]: (row[1], row[2], entry_of(row[_ID:])) for row in rows}
+    return _Piece(sorted(nodes.values(), key=itemgetter(0)))
+
+
+def _read(rows: Iterable[Sequence[Any]]) -> _Piece:
     mentions: dict[str, list[str]] = {}
     pointers: dict[str, list[str]] = {}
     edges: dict[tuple[str, str, str], Edge] = {}
     nodes: list[tuple[int, bool, Entry]] = []
     for kind, a, b, name, weight, born, asks, *fields in rows:
         if kind == "n":
-            nodes.append((born, asks, Entry._make(fields)))
+            nodes.append((born, asks, entry_of(fields)))
         elif kind == "e":
             edges[a, b, name] = Edge(a, b, name, weight)
         elif kind == "p":
@@ -160,14 +175,21 @@ def _picture(rows: Iterable[Sequence[Any]], settings: GraphSettings) -> tuple[Pi
         else:
             mentions.setdefault(a, []).append(name)
     nodes.sort(key=itemgetter(0))
+    return _Piece(nodes, mentions, pointers, edges.values())
+
+
+def _picture(piece: _Piece, settings: GraphSettings) -> tuple[Picture, list[Entry]]:
+    """The piece of graph as an index, frozen; and its nodes."""
+    nodes, mentions, pointers, edges = piece
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
     roster = Roster()
     for born, asks, entry in nodes:
-        links = pointers.get(entry.id)
-        named = tuple(mentions.get(entry.id, ()))
+        id_ = entry[0]
+        links = pointers.get(id_)
+        named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        roster.note(entry.id, entry, born, Extra(asks, named, links))
-    index.load(roster, edges.values())
+        roster.note(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+    index.load(roster, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
 
@@ -207,13 +229,13 @@ class ServerGraph:
             self._seen[key] = found
         return found
 
-    def _fetch(self, seeds: Sequence[str], hops: int) -> Iterable[Sequence[Any]]:
+    def _fetch(self, seeds: Sequence[str], hops: int) -> _Piece:
         if not self._joined.by_more:
             rows = self._run(thread_neighbours(self._namespace, seeds, self._settings, hops=hops))
             self._joined.by_more = bool(rows) and rows[0][0]
             if not self._joined.by_more:
-                return [("n", None, None, None, None, *row[1:]) for row in {row[_ID]: row for row in rows}.values()]
-        return self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops))
+                return _read_threads(rows)
+        return _read(self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops)))
 
     def _choose(self, ids: Sequence[str]) -> Set[str] | None:
         """Which of these nodes may take part: a filter is asked in the server about these alone."""

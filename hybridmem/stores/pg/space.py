@@ -13,7 +13,7 @@ from hybridmem.fanout import Job, run, settle
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
 from hybridmem.stores.pg import lexical, nearest, together
-from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known
+from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known, entry_of
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
 from hybridmem.stores.pg.neighbours import Joined, ServerGraph
 from hybridmem.stores.pg.wording import Run, Searcher
@@ -84,7 +84,7 @@ class PgSpace:
         rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
-            entries[row[1]] = Entry._make(row[1:_END])
+            entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
     def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
@@ -107,7 +107,7 @@ class PgSpace:
             rows = near = self._run(together.both(*asked))
         if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
             return None  # or there are no vectors, or others than these: asked alone, the arm says so
-        self._learn(map(Entry._make, [row[4:] for row in rows]))
+        self._learn([entry_of(row[4:]) for row in rows])
         return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
 
     def _at_once(self, *statements: SQL) -> list[Sequence[tuple[Any, ...]]]:
@@ -212,7 +212,7 @@ class PgSpace:
                     (self._namespace, missing),
                 )
             )
-            known.update((row[0], Entry._make(row)) for row in rows)
+            known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
@@ -231,7 +231,7 @@ class PgSpace:
         )
 
     def _learn(self, entries: Iterable[Entry]) -> None:
-        self._entries.update((entry.id, entry) for entry in entries)
+        self._entries.update([(entry[0], entry) for entry in entries])
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
