@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from hybridmem.errors import ArmError, ConfigError
 
-__all__ = ["Job", "OnError", "Outcome", "Pace", "arun", "check_policy", "in_thread", "run", "settle"]
+__all__ = ["Job", "OnError", "Outcome", "Pace", "arun", "check_policy", "in_thread", "only", "run", "settle"]
 
 OnError = Literal["raise", "skip"]
 INLINE_BELOW = 0.0003
@@ -229,6 +229,13 @@ def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap:
             raise error
         raise ArmError(f"arm {first.name!r} failed: {_reason(error)}", arm=first.name) from error
     return {outcome.name: _reason(outcome.error) for outcome in failed if outcome.error is not None}
+
+
+def only(job: Job, /) -> Any:
+    """The value of one arm, run on the spot; its failure is an `ArmError`."""
+    outcome = _timed(job)
+    settle([outcome])
+    return outcome.value
 
 
 def _reason(error: BaseException) -> str:

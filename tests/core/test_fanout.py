@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, run, settle
+from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, only, run, settle
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -88,6 +88,12 @@ def test_errors_are_outcomes_and_the_policy_decides():
 async def test_errors_on_the_loop():
     outcomes = await arun([Job("a", fail), Job("b", afail, is_async=True)])
     assert [type(outcome.error) for outcome in outcomes] == [LookupError, LookupError]
+
+
+def test_one_arm_alone():
+    assert only(Job("ok", lambda: 1)) == 1
+    with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone"):
+        only(Job("bad", fail))
 
 
 def test_a_timeout_is_told_with_its_seconds():
