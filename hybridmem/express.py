@@ -152,9 +152,9 @@ def _by_metadata(  # noqa: C901 - three plain loops; as functions of their own t
             source = items[i].metadata[source_key]
             if source not in claimed:
                 claimed[source] = i
-        for i, item, total in zip(range(first), items, totals):  # noqa: B905
+        for i, item in enumerate(items[:first]):
             source = item.metadata[source_key]
-            if source in claimed and total <= (best := totals[claimed[source]]):
+            if source in claimed and (total := totals[i]) <= (best := totals[claimed[source]]):
                 if total < best:
                     continue
                 ties = ties or Ties(keys, first)

@@ -59,7 +59,7 @@ def test_a_relative_floor_is_a_share_of_the_arms_best():
     lists = [arm("a", "xyz", [10.0, 5.0, 4.9]), arm("b", "w", [0.1])]
     assert gate(lists, relative=0.5) == ({"a": ["x", "y"], "b": ["w"]}, False)
     assert gate(lists, relative={"a": 1.0}, floor=0.05) == ({"a": ["x"], "b": ["w"]}, False)
-    assert gate(lists, relative=0.5, floor={"a": 5.5}) == ({"a": ["x"], "b": ["w"]}, False)
+    assert gate(lists, relative=0.0, floor={"a": 5.0}) == ({"a": ["x", "y"], "b": ["w"]}, False)
 
 
 def test_an_arm_without_scores_is_not_gated_and_nan_does_not_pass():
