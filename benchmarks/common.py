@@ -53,8 +53,18 @@ def zipf_texts(count: int, *, words: int = 14, vocabulary: int = 50_000, seed: i
     rng = np.random.default_rng(seed)
     chances = 1 / np.arange(1, vocabulary + 1) ** 1.07
     picks = rng.choice(vocabulary, size=(count, words), p=chances / chances.sum())
-    names = [f"w{number:x}" for number in range(vocabulary)]
+    names = [spelled(number) for number in range(vocabulary)]
     return [" ".join([names[i] for i in row]) for row in picks.tolist()]
+
+
+def spelled(number: int) -> str:
+    """A number as a made-up word of syllables: letters alone, so that every tokeniser sees one plain word."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnprtvz" for vowel in "aou"]
+    word = "k"
+    while number or len(word) == 1:
+        number, rest = divmod(number, len(syllables))
+        word = syllables[rest] + word
+    return word
 
 
 def clustered(count: int, *, dim: int = 384, seed: int = 7) -> np.ndarray:

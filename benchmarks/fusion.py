@@ -33,7 +33,7 @@ from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader
 from llamaindex_hybridmem import QueryFusionRetriever
 from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
-from llamaindex_hybridmem._sources import Found
+from llamaindex_hybridmem._sources import fuse
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -121,16 +121,15 @@ def fuse_nodes(size, k=None, *, fresh, bare=False):
 
     def ours(lists):
         if bare:
-            return RECIPE.run(lists[2], reader=READER, now=NOW)
-        arms = [to_arm_list(name, found) for name, found in zip("ab", lists[:2], strict=True)]
-        return Found(RECIPE, "?", arms, (), NOW, k).answer().nodes
+            return RECIPE.run(lists[1], reader=READER, now=NOW)
+        return fuse(RECIPE, "?", lists[0], NOW, k).nodes
 
     def theirs(lists):
-        return old._reciprocal_rerank_fusion({("?", i): found for i, found in enumerate(lists[:2])})[:k]  # noqa: SLF001
+        return old._reciprocal_rerank_fusion({("?", i): found for i, (_, found) in enumerate(lists[0])})[:k]  # noqa: SLF001
 
     def make():
-        lists = [nodes(one, scores), nodes(two, scores)]
-        return [*lists, [to_arm_list(name, found) for name, found in zip("ab", lists, strict=True)]]
+        lists = [("a", nodes(one, scores)), ("b", nodes(two, scores))]
+        return lists, [to_arm_list((name, found, scores)) for name, found in lists]
 
     rivals = {"ours": ours, "theirs": theirs}
     return medians(rivals, make, rounds=max(31, 3_000 // size), calls=1 if fresh else max(1, 200 // size), fresh=fresh)

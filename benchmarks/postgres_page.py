@@ -97,7 +97,7 @@ def _words(f: Figures) -> list[str]:
         f"users apart. With HNSW for all it is {_ratios(both)}."
     )
     graph = (
-        "Two hops in the graph from 20 seeds, fetched by one recursive statement and spread, take "
+        "Two hops in the graph from 20 seeds, fetched by one statement and spread, take "
         f"{f.hops['one']:.1f} ms in one namespace and {f.hops['100']:.1f} ms in 100; `graph arm` has the search for "
         f"its 40 seeds by words in it. hybridmem loaded {f.loaded:,.0f} memories a second (batches of 5,000, no index)."
     )

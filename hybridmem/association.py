@@ -132,6 +132,11 @@ class Corpus(Generic[Item]):
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def items(self) -> list[Item]:
+        """All items, in the order in which they came."""
+        return list(self._items.values())
+
     def get(self, key: str, /) -> Item | None:
         """The item of this id."""
         return self._items.get(key)

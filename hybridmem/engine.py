@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from hybridmem.abstain import answer_confidence
@@ -15,7 +15,7 @@ from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.explain import Explanation, Trace
-from hybridmem.fanout import Job, Outcome, Pace, in_thread, run, settle
+from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
@@ -28,6 +28,8 @@ from hybridmem.types import ArmList, Hits, Ranking
 __all__ = ["Engine"]
 
 T = TypeVar("T")
+_Found = dict[str, Hits]
+_Known = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
 OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
@@ -134,8 +136,7 @@ class Engine:
 
     def _once(self, space: Space, ask: Ask, question: Question, depth: int) -> Answer:
         recipe = question.recipe
-        ask, found = self._arms(space, ask, recipe, depth)
-        known = complete(space, ask, found) if recipe.complete else {}
+        ask, found, known = self._found(space, ask, recipe, depth)
         lists = [
             listed(arm, found[arm], space, known.get(arm)) if arm in found else ArmList(arm, [], skipped="weight 0")
             for arm in self.arms
@@ -143,6 +144,21 @@ class Engine:
         graph = space.graph(ask.allowed) if recipe.spread is not None else None
         answer = Answer(Ranking([], [], []), lists, question, space, graph, self.clock())
         return answer._replace(ranking=self.fuse(answer))
+
+    def _found(self, space: Space, ask: Ask, recipe: Fusion, depth: int) -> tuple[Ask, _Found, _Known]:
+        """What the arms found, and what each thinks of the others' finds where the recipe asks for that.
+
+        A space that can answer all of it at once is asked so; it may decline.
+        """
+        both = getattr(space, "both", None) if ask.text.strip() else None  # of nothing there is no vector
+        if both is not None and recipe.complete and self.embedder is not None and all(recipe.weights_for(self.arms)):
+            if ask.vector is None:
+                ask = ask._replace(vector=only(Job("vector", partial(self.embedder.query, ask.text))))
+            answer: tuple[_Found, _Known] | None = only(Job("bm25 and vector", partial(both, ask, k=depth)))
+            if answer is not None:
+                return ask, *answer
+        ask, found = self._arms(space, ask, recipe, depth)
+        return ask, found, complete(space, ask, found) if recipe.complete else {}
 
     def _arms(self, space: Space, ask: Ask, recipe: Fusion, depth: int) -> tuple[Ask, dict[str, Hits]]:
         """Every arm that has a weight, at the same time; embedding the question is part of the vector arm."""

@@ -57,7 +57,8 @@ class Receipt:
     degraded: bool = False
 
     def __str__(self) -> str:
-        found = " ".join(map(str, self.arms)) or "found by no arm"
+        gated = bool(self.steps) and self.steps[0].stage == "gate"
+        found = " ".join(map(str, self.arms)) or ("let in by no arm" if gated else "found by no arm")
         steps = "".join(f"; {step}" for step in self.steps)
         weak = "; degraded: nothing passed the gate" if self.degraded else ""
         return f"#{self.rank} {self.key} {self.score:.3f}: {found}{steps}{weak}"
@@ -209,6 +210,10 @@ class Trace:
         for key, score in old.items():
             self._dropped.setdefault(key, f"{stage}: left out at score {score:.4g}")
 
+    def _kept_out(self, key: str) -> tuple[Step, ...]:
+        """What arms had found below their floor, and something after them brought in all the same."""
+        return () if key in self._arms else tuple(Step("gate", 0.0, 0.0, why) for why in self._gated.get(key, ()))
+
     def explanation(
         self,
         ranking: Ranking,
@@ -230,7 +235,7 @@ class Trace:
                 seen,
                 raw,
                 tuple(self._arms.get(key, {}).values()),
-                tuple(self._steps.get(key, ())),
+                (*self._kept_out(key), *self._steps.get(key, ())),
                 degraded or self._fallback is not None,
             )
             for rank, (key, raw, seen) in enumerate(rows, start=1)

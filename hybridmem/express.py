@@ -11,30 +11,29 @@ places, not yet by best single rank and key: that is put right only where it can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.merging import rank_shares
 from hybridmem.stages import HalfLife, QualityGate, SourceDedup
 from hybridmem.stages.boost import DAY, MILLISECONDS
-from hybridmem.stages.gate import NO_FLOOR
-from hybridmem.types import ArmList, Ranking, Reader
+from hybridmem.types import ArmList, Reader
 
 if TYPE_CHECKING:
     from hybridmem.fusion import Fusion
 
-__all__ = ["Boosting", "boosting", "express", "fits"]
+__all__ = ["Boosting", "Passing", "boosting", "express", "fits", "passing"]
 
 _NO_FIELDS = frozenset({"text", "vector"})
 """Names that a reader answers from the item itself, not from its fields."""
 Union = tuple[list[str], list[Any], list[float], int]
 """Keys, items and scores of both lists, one after the other, and how many of them are the first list's."""
+Placed = tuple[list[str], list[Any], dict[int, float], list[int]]
+"""Keys and items of both lists, one after the other; the places that are left with their scores; the best, in order."""
+Passing = Callable[[QualityGate | None, Any], Sequence[Any]]
+"""How to take the items that pass the gate out of an arm's list, whatever that is: it begins with the arm's name."""
 WIDE = 4
 """From how many times k on it pays to look which hits can still reach the best k."""
-_new = tuple.__new__
-"""What a named tuple's own `__new__` calls."""
-_NOT_PLAIN: Any = None
-"""The boost for a date that is not plain seconds: no number, so that the product fails and the columns decide."""
 
 
 class Boosting(NamedTuple):
@@ -92,23 +91,22 @@ class Ties:
 
 def express(
     recipe: Fusion,
-    lists: Sequence[ArmList],
+    lists: Sequence[Any],
     reader: Reader,
     now: float,
     k: int | None,
     boosting: Boosting | tuple[()],
-) -> Ranking | None:
-    """The ranking of two lists, or None where the staged path must decide (repetitions, an empty arm)."""
-    gate = recipe.gate
+    passing: Passing,
+) -> Placed | None:
+    """The best of two lists, or None where the staged path must decide (repetitions, an empty arm)."""
     one, two = lists
-    ones = one.items if gate is None else _passing(gate, one)
-    twos = two.items if gate is None else _passing(gate, two)
+    ones, twos = passing(recipe.gate, one), passing(recipe.gate, two)
     a_keys, b_keys = reader.keys(ones), reader.keys(twos)
     first, rest = len(a_keys), len(b_keys)
     place = dict(zip(a_keys, range(first)))  # noqa: B905
     if len(place) != first or len(set(b_keys)) != rest or not first or not rest:
         return None
-    x, y = (0.5, 0.5) if recipe.weights is None else recipe.weights_for((one.name, two.name))
+    x, y = (0.5, 0.5) if recipe.weights is None else recipe.weights_for((one[0], two[0]))
     totals = rank_shares(first, x, recipe.c) + rank_shares(rest, y, recipe.c)
     alone = []
     for i, key in enumerate(b_keys, first):
@@ -121,23 +119,23 @@ def express(
     if boosting and getattr(reader, "reads_metadata", False):
         scored = _by_metadata(union, alone, boosting, now, k)
     if scored is None:
-        scored = _by_columns(union, alone, reader, recipe, now, k)
-    return _ranking(union, scored, k)
+        try:
+            scored = _by_columns(union, alone, reader, recipe, now, k)
+        except TypeError:  # a source that cannot be one: the stages say so
+            return None
+    return _ordered(union, scored, k)
 
 
-def _passing(gate: QualityGate, arm: ArmList) -> Sequence[Any]:
+def passing(gate: QualityGate | None, arm: ArmList) -> Sequence[Any]:
+    """The items of a list that are not below its floor."""
     name, items, scores, _, _, _ = arm
-    if not scores:
+    if gate is None or not scores:
         return items
-    floor = gate.floor
-    if type(floor) is dict and gate.relative is None:
-        floor = floor.get(name, NO_FLOOR)
-    else:
-        floor = gate.bound(name, max(scores))
+    floor = gate.lowest(name, scores)
     return [item for item, score in zip(items, scores) if score >= floor]  # noqa: B905
 
 
-def _by_metadata(
+def _by_metadata(  # noqa: C901 - three plain loops; as functions of their own they would cost every query
     union: Union, alone: list[int], boosting: Boosting, now: float, k: int | None
 ) -> dict[int, float] | None:
     """Dedup and boost for readers whose fields are the items' own `metadata`, read on the spot.
@@ -156,27 +154,25 @@ def _by_metadata(
                 claimed[source] = i
         for i, item, total in zip(range(first), items, totals):  # noqa: B905
             source = item.metadata[source_key]
-            if source in claimed and total <= totals[claimed[source]]:
-                if total < totals[claimed[source]]:
+            if source in claimed and total <= (best := totals[claimed[source]]):
+                if total < best:
                     continue
                 ties = ties or Ties(keys, first)
                 if ties[claimed[source]] < ties[i]:
                     continue
             claimed[source] = i
-        if None in claimed:
-            return None
-        places = claimed.values() if k is None else _within_reach(claimed.values(), totals, fresh, k)
-        return {
-            i: totals[i]
-            * (
-                1.0 + strength * 2.0 ** ((now - when) * rate) if (when := items[i].metadata[date_key]) < now
-                else fresh if when < MILLISECONDS
-                else _NOT_PLAIN
-            )
-            for i in places
-        }  # fmt: skip
+        scored: dict[int, float] = {}
+        for i in claimed.values() if k is None else _within_reach(claimed.values(), totals, fresh, k):
+            when = items[i].metadata[date_key]  # no comprehension: it would need a cell for each of these names
+            if when < now:
+                scored[i] = totals[i] * (1.0 + strength * 2.0 ** ((now - when) * rate))
+            elif when < MILLISECONDS:
+                scored[i] = totals[i] * fresh
+            else:
+                return None  # not in seconds
     except (KeyError, TypeError, OverflowError):
         return None  # no source, no date, or a date that is no number
+    return None if None in claimed else scored
 
 
 def _by_columns(
@@ -220,14 +216,18 @@ def _within_reach(places: Collection[int], totals: list[float], fresh: float, k:
     return [i for i in places if totals[i] * fresh >= least]
 
 
-def _ranking(union: Union, scored: dict[int, float], k: int | None) -> Ranking:
-    """The best k of these places; equal scores by total, best single rank and key, as the stages leave them."""
-    keys, items, totals, first = union
+def _ordered(union: Union, scored: dict[int, float], k: int | None) -> Placed:
+    """The best k of these places, best first."""
     order = sorted(scored, key=scored.__getitem__, reverse=True)
-    scores = [scored[i] for i in order]
-    if len(set(scores)) != len(scores):
-        ties = Ties(keys, first)
-        order.sort(key=lambda i: (-scored[i], -totals[i], ties[i]))
+    if len(set(scored.values())) != len(order):
+        _settle(order, scored, union)
     if k is not None:
-        del order[k:], scores[k:]
-    return _new(Ranking, ([keys[i] for i in order], [items[i] for i in order], scores))
+        del order[k:]
+    return union[0], union[1], scored, order
+
+
+def _settle(order: list[int], scored: dict[int, float], union: Union) -> None:
+    """Put equal scores in order by total, best single rank and key, as the stages leave them."""
+    keys, _, totals, first = union
+    ties = Ties(keys, first)
+    order.sort(key=lambda i: (-scored[i], -totals[i], ties[i]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from hybridmem.errors import ArmError, ConfigError
 
-__all__ = ["Job", "OnError", "Outcome", "Pace", "arun", "check_policy", "in_thread", "run", "settle"]
+__all__ = ["Job", "OnError", "Outcome", "Pace", "arun", "check_policy", "in_thread", "only", "run", "settle"]
 
 OnError = Literal["raise", "skip"]
 INLINE_BELOW = 0.0003
@@ -55,7 +57,7 @@ def check_policy(on_error: str, timeout: float | None) -> None:
     """Refuse a failure policy that does not exist."""
     if on_error not in ("raise", "skip"):
         raise ConfigError(f"on_error = {on_error!r} is not allowed: 'raise' or 'skip'")
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < threading.TIMEOUT_MAX):
         raise ConfigError(f"timeout = {timeout!r} is not allowed: seconds above 0, or None")
 
 
@@ -74,11 +76,11 @@ def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float
     slow = [i for i, fast in enumerate(quick) if not fast]
     if slow and limit is None and jobs[slow[-1]].timeout is None:
         inline.append(slow.pop())
-    waiting = _start([jobs[i] for i in slow], limit)
+    crew = _Crew([jobs[i] for i in slow], limit)
     for i in inline:
         outcomes[i] = _timed(jobs[i])
-    for i, wait in zip(slow, waiting, strict=True):
-        outcomes[i] = wait()
+    for i, outcome in zip(slow, crew.wait(), strict=True):
+        outcomes[i] = outcome
     return [outcome for outcome in outcomes if outcome is not None]
 
 
@@ -98,34 +100,43 @@ def _timed(job: Job) -> Outcome:
     return Outcome(job.name, value, seconds=seconds)
 
 
-def _start(jobs: Sequence[Job], limit: int | None) -> list[Callable[[], Outcome]]:
-    """Start jobs in daemon threads, `limit` at a time; each gives back a function that waits for its outcome."""
-    gate = threading.Semaphore(max(1, limit)) if limit is not None else None
-    return [_start_one(job, gate) for job in jobs]
+class _Crew:
+    """Jobs in daemon threads, `limit` of them at a time; a job's time runs from its own start, not while it queues."""
 
+    def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
+        self._jobs = jobs
+        self._limit = len(jobs) if limit is None else max(1, limit)
+        self._done: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+        self._deadlines: dict[int, float] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._fill()
 
-def _start_one(job: Job, gate: threading.Semaphore | None) -> Callable[[], Outcome]:
-    box: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    context = contextvars.copy_context()
-    started = time.perf_counter()
+    def _fill(self) -> None:
+        """Start jobs while there is room; one that was left behind has made room."""
+        for place in range(len(self._deadlines) + len(self._outcomes), len(self._jobs)):
+            if len(self._deadlines) >= self._limit:
+                return
+            job, context = self._jobs[place], contextvars.copy_context()
+            self._deadlines[place] = math.inf if job.timeout is None else time.perf_counter() + job.timeout
+            work = partial(self._work, place, job, context)
+            threading.Thread(target=work, name=f"hybridmem-{job.name}", daemon=True).start()
 
-    def work() -> None:
-        if gate is None:
-            box.put(context.run(_caught, job))
-        else:
-            with gate:
-                box.put(context.run(_caught, job))
+    def _work(self, place: int, job: Job, context: contextvars.Context) -> None:
+        self._done.put((place, context.run(_caught, job)))
 
-    threading.Thread(target=work, name=f"hybridmem-{job.name}", daemon=True).start()
-
-    def wait() -> Outcome:
-        left = None if job.timeout is None else max(0.0, started + job.timeout - time.perf_counter())
-        try:
-            return box.get(timeout=left)
-        except queue.Empty:
-            return _too_late(job)
-
-    return wait
+    def wait(self) -> list[Outcome]:
+        """All outcomes, in the order of the jobs."""
+        while self._deadlines:
+            first = min(self._deadlines, key=self._deadlines.__getitem__)
+            left = self._deadlines[first] - time.perf_counter()
+            try:
+                place, outcome = self._done.get(timeout=None if left == math.inf else max(0.0, left))
+            except queue.Empty:
+                place, outcome = first, _too_late(self._jobs[first])
+            if self._deadlines.pop(place, None) is not None:  # else it comes too late
+                self._outcomes[place] = outcome
+                self._fill()
+        return [self._outcomes[place] for place in range(len(self._jobs))]
 
 
 def _caught(job: Job) -> Outcome:
@@ -218,6 +229,13 @@ def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap:
             raise error
         raise ArmError(f"arm {first.name!r} failed: {_reason(error)}", arm=first.name) from error
     return {outcome.name: _reason(outcome.error) for outcome in failed if outcome.error is not None}
+
+
+def only(job: Job, /) -> Any:
+    """The value of one arm, run on the spot; its failure is an `ArmError`."""
+    outcome = _timed(job)
+    settle([outcome])
+    return outcome.value
 
 
 def _reason(error: BaseException) -> str:

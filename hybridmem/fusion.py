@@ -13,20 +13,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import eq
 from typing import Any, Literal, get_args
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
-from hybridmem.express import Boosting, boosting, express, fits
+from hybridmem.express import Boosting, Passing, boosting, express, fits, passing
 from hybridmem.merging import (
     Opinion,
-    add_up,
     completed,
     first_places,
     merge,
     normalise_weights,
     rank_shares,
+    ranked,
     score_shares,
     weighted_rrf,
 )
@@ -51,6 +50,8 @@ __all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 MODES: tuple[str, ...] = get_args(Mode)
 CONVEX_WEIGHTS = {"vector": 0.7, "bm25": 0.3}
+_new = tuple.__new__
+"""What a named tuple's own `__new__` calls."""
 ALMOST_ALL, ALMOST_NONE = 1 - 1e-12, 1e-9
 """Between which shares of the best score are shown as they are."""
 
@@ -148,9 +149,10 @@ class Fusion:
             raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
         if self._express and trace is None and len(lists) == 2:  # noqa: PLR2004
             moment = time.time() if now is None else now
-            quick = express(self, lists, reader, moment, k, self._boosting)
+            quick = express(self, lists, reader, moment, k, self._boosting, passing)
             if quick is not None:
-                return quick
+                keys, items, scored, order = quick
+                return _new(Ranking, ([keys[i] for i in order], [items[i] for i in order], [scored[i] for i in order]))
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
         if self.gate is not None:
             context.lists = lists = self.gate.apply(lists, context)
@@ -164,6 +166,26 @@ class Fusion:
                 trace.step(stage_name(stage), ranking, after)
             ranking = after
         return ranking
+
+    def quick(
+        self, lists: Sequence[Any], passing: Passing, reader: Reader, now: float, k: int | None, /
+    ) -> list[tuple[Any, float]] | None:
+        """`run` and `shares` in one, over lists of any make: `passing(gate, list)` takes out the items that pass.
+
+        Gives the best items, each with its share. None where `run` must decide: not two lists, a recipe with other
+        stages, a list without items or with repetitions. A list begins with its arm's name.
+        """
+        if not self._express or len(lists) != 2 or (k is not None and k < 1):  # noqa: PLR2004
+            return None
+        found = express(self, lists, reader, now, k, self._boosting, passing)
+        if found is None:
+            return None
+        _, items, scored, order = found
+        best, rows = self._best, []
+        for i in order:
+            x = scored[i] / best
+            rows.append((items[i], 1.0 if x > ALMOST_ALL else ALMOST_NONE if x < ALMOST_NONE else x))  # noqa: FURB136
+        return rows
 
     def ceiling(self) -> float:
         """The best score possible: first in every arm, fresh, and so on through every stage that can raise it."""
@@ -181,10 +203,14 @@ class Fusion:
     def shares(self, scores: Sequence[float], /) -> list[float]:
         """The same for a whole ranking; the best is 1, whatever rounding made of it."""
         best = self._best
-        return [1.0 if (x := score / best) > ALMOST_ALL else max(x, ALMOST_NONE) for score in scores]
+        return [
+            1.0 if (x := score / best) > ALMOST_ALL
+            else ALMOST_NONE if x < ALMOST_NONE else x  # noqa: FURB136  calling `max` takes longer than all the rest
+            for score in scores
+        ]  # fmt: skip
 
-    def _merge(self, lists: Sequence[ArmList], context: Context, *, placed: bool = False) -> Ranking:
-        """One ranking of all lists. Places beyond an arm's own list decide in RRF and between equals (`placed`)."""
+    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+        """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
@@ -192,23 +218,22 @@ class Fusion:
         items: dict[str, Any] = {}
         for opinion in reversed(heard):  # the first arm's item stands for all of the same key
             items.update(first_places(opinion.keys, opinion.arm.items))
-        placed = placed or self.mode == "rrf" or context.trace is not None
+        if self.complete and self.mode == "relative" and context.trace is None:
+            quick = ranked(heard, items, smooth=self.smooth)
+            if quick is not None:
+                return Ranking(quick[0], list(map(items.__getitem__, quick[0])), quick[1])
         if self.complete:
-            heard = [completed(opinion, items, placed=placed) for opinion in heard]
+            heard = [completed(opinion, items) for opinion in heard]
         heard = [opinion for opinion in heard if opinion.keys]
-        columns = [opinion.keys for opinion in heard]
         if self.mode == "rrf":
             shares = [rank_shares(len(opinion.keys), opinion.weight, self.c) for opinion in heard]
         else:
             shares = [score_shares(self.mode, opinion, smooth=self.smooth) for opinion in heard]
         if context.trace is not None:
             context.trace.merged(heard, shares)
-        totals = merge(columns, shares) if placed or not self.complete else add_up(columns, shares)
+        totals = merge([opinion.keys for opinion in heard], shares)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
-        scores = list(map(totals.__getitem__, order))
-        if self.complete and not placed and any(map(eq, scores, scores[1:])):
-            return self._merge(lists, context, placed=True)
-        return Ranking(order, list(map(items.__getitem__, order)), scores)
+        return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 
 
 _PACK = Pack()

@@ -6,7 +6,7 @@
 | `score_shares` | weight · normalised score, for the modes that read scores |
 | `completed` | an arm's list with the candidates of the others that it knows a score of |
 | `merge` | each key's shares added up over the lists, ties in order |
-| `add_up` | the same without an order, in less time |
+| `ranked` | completing, normalising, merging and sorting in arrays, where nothing but scores decides |
 | `normalise_weights` | one weight an arm, summing to 1 |
 """
 
@@ -18,20 +18,25 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from hybridmem.errors import ConfigError
 from hybridmem.types import ArmList
 
 __all__ = [
     "Opinion",
-    "add_up",
     "completed",
     "first_places",
     "merge",
     "normalise_weights",
     "rank_shares",
+    "ranked",
     "score_shares",
     "weighted_rrf",
 ]
+
+Floats = npt.NDArray[np.float64]
 
 
 class Opinion(NamedTuple):
@@ -92,28 +97,68 @@ def _pair(one: Sequence[str], two: Sequence[str], ones: Sequence[float], twos: S
     return totals
 
 
-def add_up(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
-    """The sums of `merge` for two lists without repetitions (or any others), in an order that says nothing."""
-    if len(columns) != 2 or any(len(set(keys)) < len(keys) for keys in columns):  # noqa: PLR2004
-        return merge(columns, shares)
-    totals = dict(zip(columns[0], shares[0]))  # noqa: B905
-    have = totals.get
-    totals.update([(key, have(key, 0.0) + share) for key, share in zip(columns[1], shares[1])])  # noqa: B905
-    return totals
-
-
-def completed(opinion: Opinion, everything: Mapping[str, Any], /, *, placed: bool) -> Opinion:
-    """An arm's list, followed by those of everything that it knows a score of but did not list: best first if `placed`.
+def completed(opinion: Opinion, everything: Mapping[str, Any], /) -> Opinion:
+    """An arm's list, followed by those of everything that it knows a score of but did not list, best first.
 
     A score of 0 is no opinion, and an arm that has only ranks has none about what it did not list.
     """
     known, (arm, keys, scores, weight) = opinion.arm.known, opinion
     if not known or scores is None:
         return opinion
-    more = [(-known[key], key) for key in everything.keys() - keys if known.get(key)]
-    if placed:
-        more.sort()
+    more = sorted([(-known[key], key) for key in everything.keys() - keys if known.get(key)])
     return Opinion(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
+
+
+def ranked(
+    heard: Sequence[Opinion], everything: Mapping[str, Any], /, *, smooth: bool
+) -> tuple[list[str], list[float]] | None:
+    """Keys and scores, best first, of one or two completed lists merged by min–max: the usual case of a memory.
+
+    The same numbers as by `completed`, `score_shares` and `merge`, sooner. None where these have to decide: an arm
+    repeats itself or has only ranks, a score is not finite or 0, or two totals are equal.
+    """
+    if len(heard) > 2:  # noqa: PLR2004  more shares than two are added up exactly
+        return None
+    totals: Floats = np.zeros(len(everything))
+    for opinion in heard:
+        column = _column(opinion, everything)
+        if column is None:
+            return None
+        totals += _relative(column, opinion.weight, smooth=smooth)
+    order = (-totals).argsort()
+    totals = totals[order]
+    if (totals[1:] == totals[:-1]).any():
+        return None
+    keys = list(everything)
+    return list(map(keys.__getitem__, order.tolist())), totals.tolist()
+
+
+def _column(opinion: Opinion, everything: Mapping[str, Any]) -> Floats | None:
+    """An arm's score of every candidate, NaN where it has no opinion; None where its list has to be looked at."""
+    arm, keys, scores, _ = opinion
+    own = dict(zip(keys, scores or ()))  # noqa: B905
+    if scores is None and arm.known:
+        return None
+    if len(own) != len(keys) or not math.isfinite(sum(own.values())):
+        return None
+    column = np.array(list(map({**(arm.known or {}), **own}.get, everything)), np.float64)
+    return None if (column == 0.0).any() else column
+
+
+def _relative(column: Floats, weight: float, *, smooth: bool) -> Floats:
+    """`score_shares` of min–max for a column, 0 where it is NaN."""
+    unknown = np.isnan(column)
+    n = len(column) - int(np.count_nonzero(unknown))
+    if not n:
+        return np.zeros(len(column))
+    given = column if n == len(column) else column[~unknown]
+    least, step = _lifted(n, weight, smooth=smooth)
+    low = given.min()
+    span = given.max() - low
+    shares: Floats = least + step * ((column - low) / span) if span > 0 else np.full(len(column), least + step)
+    if n < len(column):
+        shares[unknown] = 0.0
+    return shares
 
 
 def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -162,12 +207,17 @@ def score_shares(mode: str, opinion: Opinion, /, *, smooth: bool) -> list[float]
     """
     n, weight = len(opinion.keys), opinion.weight
     scores = [1.0 - rank / n for rank in range(n)] if opinion.scores is None else opinion.scores
-    least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
+    least, step = _lifted(n, weight, smooth=smooth)
     if mode != "relative":
         return [least + step * x for x in _NORMALISERS[mode](scores)]
     low = min(scores)  # min–max: (s − min) / (max − min), all 1 when they are equal
     span = max(scores) - low
     return [least + step * ((s - low) / span) for s in scores] if span > 0 else [least + step] * n
+
+
+def _lifted(n: int, weight: float, *, smooth: bool) -> tuple[float, float]:
+    """What the worst of n hits gets, and by how much the best gets more."""
+    return (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
 
 
 def _distribution(scores: Sequence[float]) -> list[float]:

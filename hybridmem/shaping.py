@@ -27,12 +27,14 @@ def shaped(
     gate: Any = None,
     dedup: Any = None,
     half_life: Any = None,
+    arms: Sequence[str] | None = None,
 ) -> Fusion:
     """A recipe with some of its parts set; None leaves a part as the recipe has it, False switches it off.
 
     gate: a floor for all arms, a floor for each by name, or a `QualityGate`; True: BM25 1.0, cosine 0.5.
     dedup: True for `source_id`, a metadata key, a function, or a `SourceDedup`.
     half_life: days, a timedelta, or a `HalfLife` (or `Competition`).
+    arms: the arms' names, where they are known: a gate may name no others.
 
     >>> shaped(half_life=30, dedup=True).boost
     HalfLife(half_life=30, strength=1.0, field='updated_at', max_shift=None)
@@ -50,6 +52,8 @@ def shaped(
         given: dict[str, Any] = {
             name: None if part is False else part for name, part in parts.items() if part is not None
         }
+        if arms is not None and isinstance(given.get("gate"), QualityGate) and gate is not True:
+            given["gate"].check_arms(arms)
         return replace(base, **given)
     except ConfigError:
         raise

@@ -138,6 +138,13 @@ class Shelf(Generic[T]):
     def __len__(self) -> int:
         return len(self._things)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: the things are carried over and their index is made again."""
+        if self._keeper is not None:
+            raise ConfigError(f"what is kept in {str(self._keeper.path)!r} is not copied: open the file again")
+        rows = [Row(key, fields, item) for key, (item, fields) in list(self._things.items())]
+        return _again, (self.words, rows, self._last)
+
     @property
     def items(self) -> list[T]:
         """All things, in the order in which they came."""
@@ -248,3 +255,10 @@ class Shelf(Generic[T]):
     ) -> Shelf[T]:
         """A shelf that is kept in this file from now on, and read from it when it exists; without a path, none."""
         return cls(words, None if path is None else Keeper(path, write=write, read=read))
+
+
+def _again(words: Words, rows: Sequence[Row], last: int) -> Shelf[Any]:
+    shelf: Shelf[Any] = Shelf(words)
+    shelf._take(rows)  # noqa: SLF001
+    shelf._last = last  # noqa: SLF001
+    return shelf

@@ -282,5 +282,9 @@ def _ask_memory(panel: Panel, asked: Asked) -> Steps:
         if asked.receipts and result.receipt is not None:
             more["hybridmem"] = result.receipt.to_dict()
         documents.append(to_document(result.memory, **more))
-    explanation = outcomes[1].value if asked.explain else None
-    return Found(documents, explanation)
+    if not asked.explain:
+        return Found(documents)
+    if failed:
+        why = next(iter(failed.values()))
+        return Found(documents, Explanation(asked.query, arms={"memory": f"skipped: {why}"}))
+    return Found(documents, outcomes[1].value)

@@ -49,26 +49,24 @@ class DocumentReader:
         reader = cls(id_key)
         reader._lists = list(lists)
         own = [reader._own(documents) for documents in reader._lists]
-        if any(None in keys for keys in own):
+        if not all(map(all, own)):  # an empty id is none
             for keys, documents in zip(own, reader._lists, strict=True):
                 for key, document in zip(keys, documents, strict=True):
-                    if key is not None:
+                    if key:
                         reader._names.setdefault(document.page_content, key)
         return reader
 
     def keys(self, items: Sequence[Document], /) -> list[str]:
         """The identity of each document."""
         keys = [item.id for item in items] if self._id_key is None else self._own(items)
-        if all(keys):  # much faster than looking for None; an empty id goes the long way
+        if all(keys):
             return keys  # type: ignore[return-value]
         names = self._names
-        if not names:
-            return [item.page_content if key is None else key for item, key in zip(items, keys, strict=True)]
         texts = [item.page_content for item in items]
-        return [names.get(text, text) if key is None else key for key, text in zip(keys, texts, strict=True)]
+        return [key or names.get(text, text) for key, text in zip(keys, texts, strict=True)]
 
     def _own(self, items: Sequence[Document]) -> list[str | None]:
-        """Each document's own id, None where it has none."""
+        """Each document's own id, None or empty where it has none."""
         id_key = self._id_key
         if id_key is None:
             return [item.id for item in items]
@@ -93,7 +91,7 @@ class DocumentReader:
 
     def id_of(self, item: Document, /) -> str | None:
         """The document's id, or that of its namesake in another list."""
-        return item.id if item.id is not None or self._id_key is not None else self._names.get(item.page_content)
+        return item.id if item.id or self._id_key is not None else self._names.get(item.page_content)
 
     def metadata(self, keys: Iterable[str], /) -> dict[str, dict[str, Any]]:
         """For each of these keys a fresh copy of what all its documents say; of a name twice said, the first wins."""
@@ -117,7 +115,7 @@ class DocumentReader:
 
 def with_metadata(document: Document, metadata: dict[str, Any], /, *, id: str | None = None) -> Document:
     """A copy with this metadata (and this id, where it has none); the original stays as it was."""
-    if id is not None and document.id is None:
+    if id is not None and not document.id:
         return document.model_copy(update={"metadata": metadata, "id": id})
     return document.model_copy(update={"metadata": metadata})
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
+from hybridmem.conditions import Condition, Not, Test
 from hybridmem.errors import ConfigError
 from hybridmem.filters import compile_predicate, parse, to_chroma
 
 __all__ = ["check_of", "store_filter"]
 
 Check = Callable[[Document], bool]
+_NO_METADATA = ("id", "text")
+"""What a document has beside its metadata: stores' filters do not look there."""
 
 
 def check_of(filter: Any, /) -> Check:
@@ -25,7 +28,7 @@ def check_of(filter: Any, /) -> Check:
     if callable(filter):
         return filter  # type: ignore[no-any-return]
     matches = compile_predicate(filter)
-    return lambda document: matches(document.metadata)
+    return lambda document: matches({"id": document.id, "text": document.page_content, **document.metadata})
 
 
 def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check | None]:
@@ -40,16 +43,30 @@ def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check |
     if callable(filter):
         return None, filter
     try:
-        check = check_of(filter)
+        condition = parse(filter)
     except ConfigError:
         return filter, None
+    check = check_of(filter)
+    if any(test.field.name in _NO_METADATA and not test.field.path for test in _tests(condition)):
+        return None, check
     if "Chroma" in names:
-        return _chroma(filter), check
+        return _chroma(condition), check
     return (filter if isinstance(filter, Mapping) else None), check
 
 
-def _chroma(filter: Any) -> dict[str, Any] | None:
+def _tests(condition: Condition) -> Iterator[Test]:
+    if isinstance(condition, Test):
+        yield condition
+    else:
+        for part in (condition.part,) if isinstance(condition, Not) else condition.parts:
+            yield from _tests(part)
+
+
+def _chroma(condition: Condition) -> dict[str, Any] | None:
+    """A filter in Chroma's language, None where it is beyond that, or of times: who knows how they are kept there."""
+    if any(test.field.type == "time" for test in _tests(condition)):
+        return None
     try:
-        return to_chroma(parse(filter)) or None
+        return to_chroma(condition) or None
     except ConfigError:
-        return None  # beyond Chroma's language: checked on the results alone
+        return None

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
 from pydantic import BaseModel, ValidationError
 
 from hybridmem.errors import ConfigError
 
-__all__ = ["asked_of", "check_k", "clear_errors", "documents_of_texts", "refuse_unknown"]
+__all__ = ["Kept", "asked_of", "check_k", "clear_errors", "documents_of_texts", "refuse_unknown"]
 
 _OF_MEMORY = ("as_of", "namespace")
+
+
+class Kept(NamedTuple):
+    """What a retriever's documents became, and by which settings.
+
+    A retriever made from another's fields, as by `configurable_fields`, takes them over; it makes them anew only where
+    these settings differ.
+    """
+
+    things: Any
+    how: tuple[Any, ...]
 
 
 def refuse_unknown(cls: type[BaseModel], settings: Mapping[str, Any], /) -> None:

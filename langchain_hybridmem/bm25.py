@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field
 
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
@@ -17,7 +17,7 @@ from hybridmem.indexes.lexical import WEIGHTS, check_k
 from hybridmem.shelf import Engine, Shelf, Words
 from langchain_hybridmem._conversion import to_document, with_metadata
 from langchain_hybridmem._filtering import check_of
-from langchain_hybridmem._settings import asked_of, clear_errors, documents_of_texts, refuse_unknown
+from langchain_hybridmem._settings import Kept, asked_of, clear_errors, documents_of_texts, refuse_unknown
 
 __all__ = ["BM25Retriever"]
 
@@ -67,7 +67,8 @@ class BM25Retriever(BaseRetriever):
     as_of: Any = None
     namespace: str | None = None
 
-    _shelf: Shelf[Document] | None = PrivateAttr(default=None)
+    kept: Kept | None = Field(default=None, repr=False, exclude=True)
+    """What `documents` became, for a retriever that is made from this one's fields."""
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
@@ -77,9 +78,17 @@ class BM25Retriever(BaseRetriever):
             with clear_errors():
                 super().__init__(**settings)
             if self.memory is None:
-                self._shelf = Shelf.at(self.persist_path, words, write=_plain, read=_document)
-                self._shelf.begin(self._rows(self.documents or []))
+                self.kept = self._shelved(words)
                 self.documents = None  # the shelf has them
+
+    def _shelved(self, words: Words) -> Kept:
+        known, how = None if self.documents is not None else self.kept, (words, self.fields)
+        if known is not None and known.how == how:
+            return known
+        path = self.persist_path if known is None else None
+        shelf = Shelf.at(path, words, write=_plain, read=_document)
+        shelf.begin(self._rows((self.documents or []) if known is None else known.things.items))
+        return Kept(shelf, how)
 
     # --- ways in
 
@@ -130,9 +139,10 @@ class BM25Retriever(BaseRetriever):
         return deleted
 
     def _own(self) -> Shelf[Document]:
-        if self._shelf is None:
+        if self.kept is None:
             raise ConfigError("this BM25Retriever has no documents of its own: change them in its memory")
-        return self._shelf
+        shelf: Shelf[Document] = self.kept.things
+        return shelf
 
     def _rows(self, documents: Sequence[Document]) -> list[tuple[str | None, dict[str, str], Document]]:
         return [(document.id, self._words(document), document) for document in documents]

@@ -11,7 +11,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
@@ -46,7 +46,7 @@ class FusionRetriever(ParentRetriever):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    retrievers: list[RetrieverLike] | dict[str, RetrieverLike] = Field(default_factory=list)
+    retrievers: SerializeAsAny[list[RetrieverLike] | dict[str, RetrieverLike]] = Field(default_factory=list)
     """Any runnables from a query to documents; a dict names them. In a list they are called after what they are:
     "bm25", "vector", "graph", else "retriever_1"…n."""
     memory: Any = None
@@ -91,25 +91,31 @@ class FusionRetriever(ParentRetriever):
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
             panel = _panel(_known(type(self), settings))
-            if panel.memory is None or panel.recipe is not None:
-                settings = {**settings, "c": panel.fusion.c, "mode": panel.fusion.mode}
             with clear_errors():
-                super().__init__(**settings)
+                super().__init__(**{**settings, "c": panel.fusion.c, "mode": panel.fusion.mode})
             self._panel = panel
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings can be changed later, and are checked then too."""
-        if name not in _SETUP:
+        if name in _SETUP:
+            self._change({name: value})
+        else:
             super().__setattr__(name, value)
-            return
-        settings = {**{key: getattr(self, key) for key in _SETUP}, name: value}
-        if name == "recipe":
-            settings.update(c=None, mode=None)
-        panel = _panel(settings)
-        super().__setattr__(name, value)
-        super().__setattr__("_panel", panel)
-        super().__setattr__("c", panel.fusion.c)
-        super().__setattr__("mode", panel.fusion.mode)
+
+    def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; what is changed in it is checked, and counts."""
+        refuse_unknown(type(self), update or {})
+        copied = super().model_copy(deep=deep)
+        copied._change(update or {})  # noqa: SLF001
+        return copied
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        given = {name: getattr(self, name) for name in _SETUP}
+        if "recipe" in settings or "memory" in settings:  # each brings its own
+            given.update(c=None, mode=None)
+        panel = _panel({**given, **settings})
+        for name, value in {**settings, "_panel": panel, "c": panel.fusion.c, "mode": panel.fusion.mode}.items():
+            super().__setattr__(name, value)
 
     @classmethod
     def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
@@ -228,7 +234,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     names = [arm.name for arm in arms]
     if not arms:
         raise ConfigError("retrievers = [] is not allowed: give at least one retriever, or a memory")
-    fusion = shaped(given["recipe"], **shape)
+    fusion = shaped(given["recipe"], **shape, arms=names)
     fusion.weights_for(names)
     if isinstance(given["timeout"], Mapping):
         _check_names("timeout", given["timeout"], arms)
@@ -244,9 +250,9 @@ def _memory_panel(given: Mapping[str, Any], shape: Mapping[str, Any], on_error: 
                 f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
             )
     memory = given["memory"]
-    own = given["recipe"] is None and all(value is None for value in shape.values())
-    recipe = None if own else shaped(given["recipe"] or memory.recipe, **shape)
-    return Panel(recipe or memory.recipe, (), memory, recipe, None, on_error, given["timeout"])
+    fusion = shaped(given["recipe"] or memory.recipe, **shape)
+    recipe = None if fusion == memory.recipe else fusion
+    return Panel(fusion, (), memory, recipe, None, on_error, given["timeout"])
 
 
 def _check_names(setting: str, given: Iterable[str], arms: Sequence[Arm]) -> None:

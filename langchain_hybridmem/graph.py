@@ -30,7 +30,7 @@ from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
 from langchain_hybridmem._conversion import DocumentReader, to_document
 from langchain_hybridmem._filtering import check_of
 from langchain_hybridmem._linking import bare, linked, pointing, shown
-from langchain_hybridmem._settings import asked_of, clear_errors, refuse_unknown
+from langchain_hybridmem._settings import Kept, asked_of, clear_errors, refuse_unknown
 
 __all__ = ["GraphRetriever"]
 
@@ -82,7 +82,9 @@ class GraphRetriever(BaseRetriever):
     as_of: Any = None
     namespace: str | None = None
 
-    _corpus: Corpus[Document] | None = PrivateAttr(default=None)
+    kept: Kept | None = Field(default=None, repr=False, exclude=True)
+    """What `documents` became, for a retriever that is made from this one's fields."""
+
     _arm: Arm | None = PrivateAttr(default=None)
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
@@ -94,10 +96,18 @@ class GraphRetriever(BaseRetriever):
                 super().__init__(**settings)
             if self.seed is not None:
                 self._arm = arms_of([self.seed])[0]
-            if self.documents is not None:
-                self._corpus = Corpus(self.graph, words=self.seed is None)
-                self._corpus.add(self._linked(self.documents))
+            if self.documents is not None or self.kept is not None:
+                self.kept = self._put_together()
                 self.documents = None  # the corpus has them, and goes on without this list
+
+    def _put_together(self) -> Kept:
+        how = (self.graph, self.thread_key, self.links_key, self.id_key, self.seed is None)
+        known = self.kept if self.documents is None else None
+        if known is not None and known.how == how:
+            return known
+        corpus: Corpus[Document] = Corpus(self.graph, words=self.seed is None)
+        corpus.add(self._linked((self.documents or []) if known is None else known.things.items))
+        return Kept(corpus, how)
 
     # --- ways in
 
@@ -131,9 +141,10 @@ class GraphRetriever(BaseRetriever):
         return self._own().remove(ids) > 0
 
     def _own(self) -> Corpus[Document]:
-        if self._corpus is None:
+        if self.kept is None:
             raise ConfigError("this GraphRetriever has no documents of its own: change them in its memory or store")
-        return self._corpus
+        corpus: Corpus[Document] = self.kept.things
+        return corpus
 
     # --- asking
 
@@ -173,9 +184,9 @@ class GraphRetriever(BaseRetriever):
         if self.memory is not None:
             how = {name: asked[name] for name in _CALL if name != "with_scores"}
             return over_memory(self.memory, query, how, to_document)
-        if self._corpus is not None:
+        if self.kept is not None:
             seeds = None if self._arm is None else self._ask_seed(self._arm, query, wish, config, self._values)
-            return over_corpus(self._corpus, query, reach, seeds=seeds)
+            return over_corpus(self._own(), query, reach, seeds=seeds)
         if self._arm is None:  # checked when it was made
             raise ConfigError("a store needs a seed retriever")
         seeds = self._ask_seed(self._arm, query, wish, config, self._start)
@@ -231,6 +242,8 @@ class GraphRetriever(BaseRetriever):
 def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     refuse_unknown(cls, settings)
     given = [name for name in ("memory", "documents", "store") if settings.get(name) is not None]
+    if not given and settings.get("kept") is not None:
+        given = ["documents"]
     if len(given) != 1:
         told = " and ".join(given) or "none"
         raise ConfigError(f"GraphRetriever got {told}: give exactly one of memory, documents and store")

@@ -85,7 +85,8 @@ def _whose(memory: Any, namespace: str | None, session_key: str | None) -> Whose
         session = (config or {}).get("configurable", {}).get(session_key)
         if session is None or str(session) == "":
             raise ConfigError(f"no session: the call needs config={{'configurable': {{{session_key!r}: …}}}}")
-        return f"{memory.name}/{session}" if memory.name else str(session)
+        own = str(session).replace("%", "%25").replace("/", "%2F")  # no session reaches into another view
+        return f"{memory.name}/{own}" if memory.name else own
 
     return of_session
 

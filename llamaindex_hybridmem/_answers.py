@@ -52,11 +52,12 @@ def settled(outcomes: Sequence[Outcome], /, *, on_error: OnError, wrap: bool) ->
 
 def _clear(outcome: Outcome) -> Outcome:
     trace = outcome.error.__traceback__ if isinstance(outcome.error, TypeError | AttributeError) else None
-    while trace is not None and trace.tb_next is not None:
+    given: Any = ()
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in _FOLLOWERS:
+            given = trace.tb_frame.f_locals.get("nodes", ())
         trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code.co_name not in _FOLLOWERS:
-        return outcome
-    odd = _oddity(trace.tb_frame.f_locals.get("nodes", ()))
+    odd = _oddity(given)
     if odd is None:
         return outcome
     error = _wrong(outcome.name, odd)

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, QueryBundle
-from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters, VectorStoreQueryMode
 
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import INLINE_BELOW, Job, Pace
 from hybridmem.filters import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import both, to_metadata_filters
+from llamaindex_hybridmem._scores import to_cosine
 
 __all__ = ["Arm", "Wish", "arms_of", "copied", "is_natively_async"]
 
@@ -84,6 +85,8 @@ class Request(NamedTuple):
     retriever: Any
     keywords: Mapping[str, Any]
     check: Check | None = None
+    convert: Callable[[float], float] | None = None
+    """What turns the store's scores into cosines, where they are something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +243,18 @@ def _is_store_retriever(retriever: Any) -> bool:
 def _store_request(retriever: Any, wish: Wish) -> Request:
     """Ask a copy with the wanted depth and filters, so that the user's retriever stays as it is."""
     own = copy.copy(retriever)
+    plain = getattr(own, "_vector_store_query_mode", None) == VectorStoreQueryMode.DEFAULT
+    convert = to_cosine(own._vector_store) if plain else None  # noqa: SLF001
     if wish.k is not None:
         own._similarity_top_k = max(wish.k, own._similarity_top_k)  # noqa: SLF001
     if wish.filter is None:
-        return Request(own, {})
+        return Request(own, {}, None, convert)
     wanted = wish.filters if wish.filters is not None else to_metadata_filters(wish.filter)
     joined = None if wanted is None else both(own._filters, wanted)  # noqa: SLF001
-    if joined is None:
-        return Request(own, {}, check_of(wish.filter))
-    own._filters = joined  # noqa: SLF001
-    return Request(own, {})
+    if joined is not None:
+        own._filters = joined  # noqa: SLF001
+    told = joined is not None and wish.filters is not None
+    return Request(own, {}, None if told else check_of(wish.filter), convert)  # not every store counts as we do
 
 
 def check_of(filter: Mapping[str, Any], /) -> Check:

@@ -16,11 +16,12 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from hybridmem.stages import QualityGate
 from hybridmem.times import epoch, iso, moment
 from hybridmem.types import ArmList, Memory
 from llamaindex_hybridmem._results import notes_of
 
-__all__ = ["NodeReader", "node_source", "node_text", "to_arm_list", "to_memory", "to_node"]
+__all__ = ["Heard", "NodeReader", "node_source", "node_text", "passing", "to_arm_list", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -70,11 +71,28 @@ class NodeReader:
         return [node.metadata.get(also) if v is None else v for node, v in zip(items, values, strict=True)]
 
 
-def to_arm_list(name: str, nodes: Sequence[NodeWithScore], /) -> ArmList:
+Heard = tuple[str, list[NodeWithScore], list[float | None]]
+"""An arm's name, its answer, and the scores as they were then: whoever has the nodes may write into them later."""
+
+
+def to_arm_list(heard: Heard, /) -> ArmList:
     """An arm's answer for the core; a list in which any score is missing counts as unscored."""
-    scores = [found.score for found in nodes]
-    unscored = not all(scores) and None in scores  # `all` is fast, and mostly enough
-    return ArmList(name, [found.node for found in nodes], None if unscored else scores, notes_of(nodes))  # type: ignore[arg-type]
+    name, nodes, scores = heard
+    known = None if None in scores else scores
+    return ArmList(name, [found.node for found in nodes], known, notes_of(nodes))  # type: ignore[arg-type]
+
+
+def passing(gate: QualityGate | None, heard: Heard, /) -> list[BaseNode]:
+    """What the gate leaves of an arm's nodes, read straight from its answer: unscored lists pass whole."""
+    name, nodes, scores = heard
+    try:
+        if gate is not None and scores:
+            floor = gate.lowest(name, scores)  # type: ignore[arg-type]
+            return [found.node for found, score in zip(nodes, scores) if score >= floor]  # type: ignore[operator]  # noqa: B905
+    except TypeError:
+        if None not in scores:
+            raise
+    return [found.node for found in nodes]
 
 
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}

@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
+from hybridmem.conditions import RANGES
 from hybridmem.errors import ConfigError
 from hybridmem.filters import parse
 
@@ -35,6 +36,10 @@ _BACK = {
     "$in": FilterOperator.IN,
     "$nin": FilterOperator.NIN,
 }
+
+
+_NO_METADATA = ("id", "text", "source_id")
+"""What a node has beside its metadata: stores' filters do not look there."""
 
 
 def to_filter(filters: MetadataFilters | MetadataFilter | Mapping[str, Any] | None, /) -> dict[str, Any] | None:
@@ -92,7 +97,7 @@ def to_metadata_filters(filter: Mapping[str, Any], /) -> MetadataFilters | None:
             tests += [test for part in parts if part is not None for test in part.filters]
             continue
         wanted = condition if isinstance(condition, Mapping) else {"$eq": condition}
-        if key.startswith("$") or not all(_plain(op, value) for op, value in wanted.items()):
+        if key.startswith("$") or key in _NO_METADATA or not all(_plain(op, value) for op, value in wanted.items()):
             return None
         name = key.removeprefix("metadata.")
         if "." in name.replace("\\.", ""):
@@ -108,7 +113,9 @@ def _test(key: str, op: str, value: Any) -> MetadataFilter:
 def _plain(op: str, value: Any) -> bool:
     if op in ("$in", "$nin"):
         kinds = {type(item) for item in value}
-        return kinds <= {str} or kinds <= {int} or kinds <= {float}
+        return kinds in ({str}, {int}, {float})
+    if op in RANGES:  # a range of texts may be one of times, and some stores know none
+        return type(value) in (int, float)
     return op in _BACK and type(value) in (str, int, float)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridmem.indexes.chroma import similarity_in
 
-__all__ = ["similarity_of"]
+__all__ = ["similarity_of", "to_cosine"]
 
 
 def similarity_of(vector_store: Any, /) -> Callable[[float], float]:
@@ -25,6 +25,12 @@ def similarity_of(vector_store: Any, /) -> Callable[[float], float]:
     if metric == 1:
         return lambda score: _bounded(1.0 - score / 2.0)
     return _bounded
+
+
+def to_cosine(vector_store: Any, /) -> Callable[[float], float] | None:
+    """The same, None where the scores are cosines as they are."""
+    convert = similarity_of(vector_store)
+    return None if convert is _bounded else convert
 
 
 def _bounded(score: float) -> float:

@@ -15,8 +15,8 @@ from hybridmem.fusion import Fusion
 from hybridmem.types import ArmList, Ranking
 from llamaindex_hybridmem._answers import nodes_of, settled
 from llamaindex_hybridmem._arms import Arm, Request, Wish
-from llamaindex_hybridmem._conversion import NodeReader, node_text, to_arm_list, to_node
-from llamaindex_hybridmem._results import Why, fused_nodes
+from llamaindex_hybridmem._conversion import Heard, NodeReader, node_text, passing, to_arm_list, to_node
+from llamaindex_hybridmem._results import Why, fused_nodes, scored_nodes
 from llamaindex_hybridmem._settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ArmsSource", "Asked", "MemorySource", "Source", "Timeout"]
 
 _READER = NodeReader()
+_NONE: Mapping[str, str] = {}
+_new = tuple.__new__
+"""What a named tuple's own `__new__` calls."""
 Timeout = float | Mapping[str, float] | None
 DEEPER = 4
 ROUNDS = 6
@@ -63,15 +66,21 @@ class Found(NamedTuple):
 
     recipe: Fusion
     query: str
-    lists: Sequence[ArmList]
-    idle: Sequence[ArmList]
-    """Arms that were not asked, for the explanation."""
+    heard: Sequence[Heard]
     now: float
     k: int | None
+    skipped: Mapping[str, str]
+    """Why an arm brought nothing, by its name."""
+    idle: Sequence[ArmList]
+    """Arms that were not asked, for the explanation."""
+
+    def lists(self) -> list[ArmList]:
+        """The arms' lists as the core takes them."""
+        return [arm._replace(skipped=self.skipped.get(arm.name)) for arm in map(to_arm_list, self.heard)]
 
     def rank(self, trace: Trace | None = None) -> Ranking:
         """The ranking; into a notebook, when one is given."""
-        return self.recipe.run(self.lists, reader=_READER, query=self.query, now=self.now, k=self.k, trace=trace)
+        return self.recipe.run(self.lists(), reader=_READER, query=self.query, now=self.now, k=self.k, trace=trace)
 
     def explanation(self) -> Explanation:
         """The same ranking again, with its notebook open."""
@@ -80,20 +89,50 @@ class Found(NamedTuple):
 
     def told(self, trace: Trace, ranking: Ranking) -> Explanation:
         """The finished notebook of a ranking."""
-        texts = {node.id_: node_text(node) for arm in self.lists for node in arm.items}
+        lists = [*self.lists(), *self.idle]
+        texts = {node.id_: node_text(node) for arm in lists for node in arm.items}
         shown = self.recipe.shares(ranking.scores)
-        lists = [*self.lists, *self.idle]
         return trace.explanation(ranking, query=self.query, lists=lists, shown=shown, texts=texts)
 
     def answer(self) -> Answer:
         """The ranking as results; their receipts are made when somebody reads one."""
-        if self.recipe.rerank is None and not self.recipe.extra:
+        recipe = self.recipe
+        if recipe.rerank is None and not recipe.extra:
             ranking, why = self.rank(), Why(self.explanation)
         else:  # foreign code, slow or moody: run it once, with the notebook open
             trace = Trace()
             ranking = self.rank(trace)
             why = Why(partial(self.told, trace, ranking))
-        return Answer(fused_nodes(ranking.items, self.recipe.shares(ranking.scores), why), why)
+        rows = zip(ranking.items, recipe.shares(ranking.scores), strict=True)
+        return Answer(fused_nodes(rows, why), why)
+
+
+def fuse(
+    recipe: Fusion,
+    query: str,
+    lists: Sequence[tuple[str, list[NodeWithScore]]],
+    now: float,
+    k: int | None,
+    /,
+    skipped: Mapping[str, str] = _NONE,
+    idle: Sequence[ArmList] = (),
+) -> Answer:
+    """What these arms found, fused by this recipe: from the hits to the results in one go, where the recipe allows it.
+
+    The lists and the scores are kept as they are now, so that receipts tell of this ranking whatever happens to them.
+    """
+    heard = [(name, nodes[:], [found.score for found in nodes]) for name, nodes in lists]
+    found = _new(Found, (recipe, query, heard, now, k, skipped, idle))
+    quick = recipe.quick(heard, passing, _READER, now, k)
+    if quick is None:
+        return found.answer()
+    why = Why(found.explanation)
+    return _new(Answer, (fused_nodes(quick, why), why))
+
+
+def _converted(nodes: list[NodeWithScore], convert: Callable[[float], float]) -> list[NodeWithScore]:
+    """The same nodes with their scores in another measure; a score that is missing stays so."""
+    return scored_nodes([(hit.node, None if hit.score is None else convert(hit.score)) for hit in nodes])
 
 
 class Plan(NamedTuple):
@@ -168,20 +207,22 @@ class ArmsSource:
     def _read(self, plan: Plan, outcomes: Sequence[Outcome]) -> tuple[Answer, Plan | None]:
         """The fused answer, and a deeper plan when it is worth asking again."""
         skipped = settled(outcomes, on_error=self.on_error, wrap=True)
-        lists: list[ArmList] = []
+        lists: list[tuple[str, list[NodeWithScore]]] = []
         more = False
         for (arm, request), outcome in zip(plan.requests, outcomes, strict=True):
             if arm.name in skipped:
-                lists.append(ArmList(arm.name, [], skipped=skipped[arm.name]))
+                lists.append((arm.name, []))
                 continue
             nodes = nodes_of(outcome.value, arm.name)
             thinned = self.recipe.dedup is not None or request.check is not None
             more = more or (thinned and arm.deepens and plan.depth is not None and len(nodes) >= plan.depth)
             if request.check is not None:
                 nodes = [found for found in nodes if request.check(found.node)]
-            lists.append(to_arm_list(arm.name, nodes))
-        k = plan.asked.settings.k
-        answer = Found(self.recipe, plan.asked.bundle.query_str, lists, self.idle, self.clock(), k).answer()
+            if request.convert is not None:
+                nodes = _converted(nodes, request.convert)
+            lists.append((arm.name, nodes))
+        k, query = plan.asked.settings.k, plan.asked.bundle.query_str
+        answer = fuse(self.recipe, query, lists, self.clock(), k, skipped=skipped, idle=self.idle)
         if not more or plan.depth is None or k is None or len(answer.nodes) >= k or plan.rounds <= 1:
             return answer, None
         return answer, self._plan(plan.asked, DEEPER * plan.depth, plan.rounds - 1)
@@ -212,5 +253,4 @@ class MemorySource:
     def _read(self, results: Sequence[Result], asked: Asked, how: Mapping[str, Any]) -> Answer:
         explain = results[0]._explain if results else None  # noqa: SLF001  one explanation for all of them
         why = Why(explain or partial(self.memory.explain, asked.bundle.query_str, **how))
-        nodes = [to_node(result.memory) for result in results]
-        return Answer(fused_nodes(nodes, [result.score for result in results], why), why)
+        return Answer(fused_nodes([(to_node(result.memory), result.score) for result in results], why), why)

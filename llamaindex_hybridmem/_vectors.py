@@ -48,7 +48,7 @@ class Wide:
         self.nodes: list[NodeWithScore] = []
         if filter is not None and filters is None:
             self._filters = to_metadata_filters(filter)
-            self._check = check_of(filter) if self._filters is None else None
+            self._check = check_of(filter)  # what the store left in: not every one counts as we do
 
     @property
     def inner(self) -> VectorIndexRetriever:

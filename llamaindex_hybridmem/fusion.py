@@ -74,8 +74,10 @@ class FusionRetriever(CalledRetriever):
     ) -> None:
         refuse(unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
         arms = arms_of(retrievers)
-        _check_timeouts(on_error, timeout, [arm.name for arm in arms])
-        shape = shaped(recipe, mode=mode, weights=retriever_weights, c=c, gate=gate, dedup=dedup, half_life=half_life)
+        names = [arm.name for arm in arms]
+        _check_timeouts(on_error, timeout, names)
+        parts = {"weights": retriever_weights, "gate": gate, "dedup": dedup, "half_life": half_life}
+        shape = shaped(recipe, mode=mode, c=c, arms=names, **parts)
         self._retrievers = {arm.name: arm.retriever for arm in arms}
         source = ArmsSource.over(arms, shape, on_error, timeout, clock)
         base = {"callback_manager": callback_manager, "objects": objects, "object_map": object_map, "verbose": verbose}

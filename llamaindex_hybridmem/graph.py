@@ -272,7 +272,7 @@ class GraphRetriever(CalledRetriever):
         paths = {one.item.id_: one.activation for one in found}
         lines = {one.item.id_: one.line for one in found}
         why = Why(partial(explain_paths, bundle.query_str, paths, lines))
-        return fused_nodes([node for node, _, _ in found], [won.value for _, won, _ in found], why)
+        return fused_nodes([(node, won.value) for node, won, _ in found], why)
 
 
 def _values(found: Sequence[NodeWithScore]) -> dict[str, float]:

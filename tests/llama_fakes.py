@@ -20,6 +20,8 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from llamaindex_hybridmem import FusionRetriever
+
 
 def node(key, **more):
     return TextNode(id_=key, text=more.pop("text", f"text of {key}"), **more)
@@ -30,6 +32,14 @@ def scored(keys, scores=None, **more):
     made = [key if isinstance(key, TextNode) else node(key, **more) for key in keys]
     scores = [1 - place / 100 for place in range(len(made))] if scores is None else scores
     return [NodeWithScore(node=n, score=s) for n, s in zip(made, scores, strict=True)]
+
+
+def ids(nodes):
+    return [n.node_id for n in nodes]
+
+
+def told(nodes):
+    return [(n.node_id, n.score) for n in nodes]
 
 
 class Fixed(BaseRetriever):
@@ -47,6 +57,15 @@ class Fixed(BaseRetriever):
             self.before(query_bundle)
         found = self.found.get(query_bundle.query_str, []) if isinstance(self.found, dict) else self.found
         return found if found is None else [NodeWithScore(node=f.node, score=f.score) for f in found]
+
+
+def years(keys="ABCDEF"):
+    return [node(key, text=f"{key} abc", metadata={"year": 2020 + place}) for place, key in enumerate(keys)]
+
+
+def example(**more):
+    """The two lists of the worked example, fused."""
+    return FusionRetriever([Fixed(scored("ADBEC")), Fixed(scored("BAFCD"))], **more)
 
 
 class AsyncOnly(BaseRetriever):

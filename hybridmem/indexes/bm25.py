@@ -221,14 +221,16 @@ class BM25Index:
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
         """The scores of the given ids, the same that `search` gives; 0 for no match or an unknown id."""
-        state, rows = self._rows_of(ids)
-        known = np.array(sorted({row for row in rows if row >= 0}), np.int32)
+        state, found = self._rows_of(ids)
         planned = self._planned(query, state)
         if planned is None:
             return [0.0] * len(ids)
-        sums = self._accelerator.kernels(state).look_up(planned, known)
-        by_row = dict(zip(known.tolist(), sums.tolist(), strict=True))
-        return [by_row.get(row, 0.0) for row in rows]
+        rows = np.array(found, np.int32)
+        rising = rows.argsort()  # looked up in this order; an unknown id has row -1, which holds nothing
+        sums = np.empty(len(rows))
+        sums[rising] = self._accelerator.kernels(state).look_up(planned, rows[rising])
+        scores: list[float] = sums.tolist()
+        return scores
 
     def coverage(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
         """The share of the query's information that each id's terms cover: Σ IDF of its terms / Σ IDF of all.

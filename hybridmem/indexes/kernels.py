@@ -184,9 +184,9 @@ def _look_up(part: Part, term: int, weight: float, rows: Rows, sums: Floats) -> 
         return
     held = part.rows[low:high]
     at = held.searchsorted(rows)
-    at[at == high - low] = 0
-    hit = np.flatnonzero(held[at] == rows)
-    sums[hit] += weight * part.table[part.codes[low:high][at[hit]]]
+    hit = (held.take(at, mode="clip") == rows).nonzero()[0]  # a row beyond the last one held is not that one
+    if len(hit):
+        sums[hit] += weight * part.table[part.codes[low:high][at[hit]]]
 
 
 def _kth(sums: Floats, k: int) -> float:

@@ -135,16 +135,19 @@ def _part(part: Lists, places: list[int], weights: list[float]) -> Part:
 
 def order(rows: Rows, scores: Floats, state: State, /, *, k: int) -> Hits:
     """The k best as ids and scores: by score, then the newer, then the smaller id."""
+    ids = state.ids
     if len(rows) > max(k, _MANY):
         kept = _first(scores, rows, state, k)
         rows, scores = rows[kept], scores[kept]
-    ids = state.ids
-    best = sorted(zip(scores.tolist(), rows.tolist(), strict=True), reverse=True)
-    if len({score for score, _ in best}) < len(best):
+    falling = (-scores).argsort()
+    rows, scores = rows[falling], scores[falling]
+    if (scores[1:] == scores[:-1]).any():
         stamps = state.stamps
-        best.sort(key=lambda hit: (-hit[0], -stamps[hit[1]], ids[hit[1]]))
-    del best[k:]
-    return Hits([ids[row] for _, row in best], [score for score, _ in best])
+        best = sorted(
+            zip(scores.tolist(), rows.tolist(), strict=True), key=lambda hit: (-hit[0], -stamps[hit[1]], ids[hit[1]])
+        )[:k]
+        return Hits([ids[row] for _, row in best], [score for score, _ in best])
+    return Hits(list(map(ids.__getitem__, rows[:k].tolist())), scores[:k].tolist())
 
 
 def _first(scores: Floats, rows: Rows, state: State, k: int) -> npt.NDArray[np.intp]:

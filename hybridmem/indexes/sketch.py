@@ -32,7 +32,7 @@ _SAMPLE = 4096
 _ENERGY = 0.66  # a turned prefix must carry this share of the squared length, or too few rows are ruled out
 _LOOKS = 64  # rows looked at in full to know the score to beat
 _FEW_BEST = 32  # for more results than this a turned prefix rules out too little
-_PACKED = 256  # longer rows of bytes are read as fast as they are
+_PACKED = 2048  # longer rows of bytes are read as fast as they are
 _TINY = 1e-30
 
 
@@ -116,7 +116,7 @@ class Sketch(NamedTuple):
                 short = short.filled(turned, part)
             if whole is not None:
                 whole = whole.filled(rows, part)
-        short = None if short is None else short.laid_out(end)
+        short, whole = (None if layer is None else layer.laid_out(end) for layer in (short, whole))
         return self._replace(short=short, rest=rest, whole=whole)
 
     def _turned(self, rows: Vector, size: int) -> Vector:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,13 +19,18 @@ from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.indexes import _matrix
 from hybridmem.indexes._batch import NEVER, Put, batch_of, epoch
 from hybridmem.indexes._matrix import Picture, Rows
+from hybridmem.indexes._simd import kernel
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.sketch import Sketch, make
 from hybridmem.types import Hits
 
 __all__ = ["VectorIndex"]
 
+CompactFrom = int | Literal["auto"] | None
+
 _FEW = 512  # so few rows are simply looked at in full
+_COMPACT_FROM = 8 << 20  # bytes from which rows of bytes are read sooner than the matrix ...
+_TURNED_FROM = 32 << 20  # ... and, without a SIMD library, turned rows
 _PATIENCE = 8  # searches that read a large matrix in full before a sketch of it is made
 _UNIT = 1e-5  # how far from 1 the squared length of a float32 unit vector may be
 
@@ -40,11 +45,12 @@ class VectorIndex:
     """
 
     def __init__(
-        self, dim: int | None = None, *, prefix: int | None = None, compact_from: int | None = 32 << 20
+        self, dim: int | None = None, *, prefix: int | None = None, compact_from: CompactFrom = "auto"
     ) -> None:
-        """`compact_from`: bytes from which a sketch is searched first (None: never). `prefix`: see `Prefix`."""
+        """`compact_from`: bytes from which a sketch is searched first (None: never). `prefix`: see `Sketch`."""
         for name, value, least in (("dim", dim, 1), ("prefix", prefix, 1), ("compact_from", compact_from, 0)):
-            if value is not None and value < least:
+            auto = name == "compact_from" and value == "auto"
+            if value is not None and not auto and (isinstance(value, str) or value < least):
                 raise ConfigError(f"{name} must be at least {least} or None, not {value!r}")
         self.watermark = 0
         self._dim = dim
@@ -141,8 +147,7 @@ class VectorIndex:
     def _consider(self) -> None:
         """Make a sketch once a few searches have read the whole of a large matrix: it takes as long as dozens."""
         picture, sketch = self._now
-        large = self._compact_from is not None and picture.n * (self._dim or 0) * 4 >= self._compact_from
-        if sketch is not None or not large or picture.n < 2 * self._tried:
+        if sketch is not None or picture.n < 2 * self._tried or not self._large(picture.n * (self._dim or 0) * 4):
             return
         self._scans += 1
         if self._scans <= _PATIENCE:
@@ -153,6 +158,12 @@ class VectorIndex:
                 sketch = make(picture.matrix[: picture.n], prefix=self._prefix)
                 self._now, self._scans = (picture, sketch), 0
                 self._tried = picture.n if sketch is None else 0
+
+    def _large(self, size: int) -> bool:
+        """Whether so many bytes are worth a sketch."""
+        if self._compact_from == "auto":
+            return size >= _COMPACT_FROM and (size >= _TURNED_FROM or kernel() is not None)
+        return self._compact_from is not None and size >= self._compact_from
 
     def _checked(self, vectors: list[Any], keys: list[str]) -> Vector:
         """Vectors as unit rows of the one dimension this index has."""
@@ -247,7 +258,7 @@ class VectorIndex:
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, /, *, prefix: int | None = None, compact_from: int | None = 32 << 20
+        cls, data: bytes, /, *, prefix: int | None = None, compact_from: CompactFrom = "auto"
     ) -> VectorIndex:
         """The index of `to_bytes`; damaged bytes raise CorruptStoreError."""
         picture, watermark = _matrix.load(data)

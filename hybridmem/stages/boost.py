@@ -73,9 +73,12 @@ class HalfLife:
         scores = self.boosted(ranking.scores, values, context.now)
         if context.trace is not None:
             self._tell(ranking, context, context.trace)
-        if self.max_shift is not None:
-            return bounded(ranking, scores, places=self.max_shift)
-        return reorder(ranking, scores)
+        if self.max_shift is None:
+            return reorder(ranking, scores)
+        held = bounded(ranking, scores, places=self.max_shift)
+        if context.trace is not None:
+            self._tell_held(dict(zip(ranking.keys, scores, strict=True)), held, context.trace)
+        return held
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
@@ -105,6 +108,11 @@ class HalfLife:
             else:
                 age = max(0.0, context.now - when)
                 trace.say("halflife", key, f"×{self.factor(age):.4g} for age {round(age / DAY, 2):g} days")
+
+    def _tell_held(self, boosted: Mapping[str, float], held: Ranking, trace: Trace) -> None:
+        for key, score in zip(held.keys, held.scores, strict=True):
+            if score != boosted[key]:
+                trace.say("halflife", key, f"cut from {boosted[key]:.4g} to {score:.4g} (max_shift={self.max_shift})")
 
 
 def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ranking:

@@ -33,7 +33,11 @@ class SourceDedup:
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items
         sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
-        if context.trace is None and len(set(sources)) == len(sources):
+        try:
+            different = len(set(sources))
+        except TypeError as error:
+            raise ConfigError(f"dedup by {self.key!r}: a source is a text or a number ({error})") from error
+        if context.trace is None and different == len(sources):
             return ranking  # every source speaks once as it is
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         if context.trace is not None:

@@ -44,6 +44,15 @@ class QualityGate:
             if not 0 <= value <= 1:
                 raise ConfigError(f"gate relative = {value!r} is not allowed: it is a share of the best, from 0 to 1")
 
+    def check_arms(self, names: Sequence[str], /) -> None:
+        """Refuse a floor or a fallback for an arm that is none of these: it would never count."""
+        given = {"floor": self.floor, "relative": self.relative, "fallback": [self.fallback or "first"]}
+        for setting, arms in given.items():
+            for arm in arms if isinstance(arms, Mapping | list) else ():
+                if arm not in names and (setting, arm) != ("fallback", "first"):
+                    told = ", ".join(map(repr, names))
+                    raise ConfigError(f"gate {setting} names unknown arm {arm!r}: the arms are {told}")
+
     def apply(self, lists: Sequence[ArmList], context: Context) -> list[ArmList]:
         """The lists without what is below its floor, or the fallback's list alone when nothing is left."""
         kept = [self._one(arm, context) for arm in lists]
@@ -60,6 +69,14 @@ class QualityGate:
             return next(arm.name for arm in lists if arm.items)
         return self.fallback
 
+    def lowest(self, arm: str, scores: Sequence[float]) -> float:
+        """The lowest raw score that passes for this arm when it gave these."""
+        floor = self.floor
+        if type(floor) is dict and self.relative is None:  # mostly, and then nobody need look for the best
+            bound = floor.get(arm)
+            return NO_FLOOR if bound is None else bound
+        return self.bound(arm, max(scores))
+
     def bound(self, arm: str, best: float) -> float:
         """The lowest raw score that passes for this arm when its best hit scores `best`."""
         floor: Any = self.floor
@@ -75,7 +92,7 @@ class QualityGate:
         name, items, scores, notes, skipped, known = arm
         if not scores:
             return arm
-        bound = self.bound(name, max(scores))
+        bound = self.lowest(name, scores)
         keep = [score >= bound for score in scores]  # NaN does not pass
         if False not in keep:
             return arm

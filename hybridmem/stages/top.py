@@ -79,7 +79,8 @@ class Diversity:
                 context.trace.say("diversity", ranking.keys[chosen], f"{moved}, {nearest[chosen]:.2f} like one above")
             order.append(chosen)
             for i in left:
-                nearest[i] = max(nearest[i], like(chosen, i))
+                near = like(chosen, i)
+                nearest[i] = max(nearest[i], near) if len(order) > 1 else near  # a likeness may be negative
         keys, items, scores = ranking
         shown: list[float] = []
         for score in [scores[i] for i in order] + scores[head:]:

@@ -82,6 +82,15 @@ def test_an_unreadable_date_says_that_it_is_neutral():
     assert "×1 (no updated_at: neutral)" in str(told.receipts[1])
 
 
+def test_a_bound_tells_what_it_cut_so_that_the_numbers_add_up():
+    rows = [Row("a", {}), Row("b", {}), Row("c", {"updated_at": NOW})]
+    told = explained(Fusion(boost=HalfLife(max_shift=0)), [arm("x", rows)])
+    assert [receipt.key for receipt in told.receipts] == ["a", "b", "c"]
+    assert str(told.receipts[2].steps[0]) == "halflife ×2 for age 0 days, cut from 0.03175 to 0.01613 (max_shift=0)"
+    assert (told.receipts[2].steps[0].before, told.receipts[2].raw) == (1 / 63, 1 / 62)
+    assert str(told.receipts[1].steps[0]) == "halflife ×1 (no updated_at: neutral)"
+
+
 def test_a_degraded_answer_says_so():
     told = explained(Fusion(gate=QualityGate(floor=5.0)), [arm("a", "x", [1.0]), arm("b", "")])
     assert told.receipts[0].degraded
@@ -136,6 +145,17 @@ def test_any_function_leaves_a_trace():
 
 def test_a_result_that_no_arm_found_says_so():
     assert str(Receipt("m", 1, 0.5, 0.1)) == "#1 m 0.500: found by no arm"
+
+
+def test_a_result_that_was_gated_and_came_back_says_so():
+    def bring_back(ranking, context):
+        return ranking._replace(keys=[*ranking.keys, "b"], items=[*ranking.items, Row("b")], scores=[1.0, 0.5])
+
+    recipe = Fusion(gate=QualityGate(floor=0.5), extra=(bring_back,))
+    told = explained(recipe, [arm("x", "ab", [0.9, 0.1])])
+    assert told.receipts[1].steps == (Step("gate", 0.0, 0.0, "x 0.1 < 0.5"), Step("bring_back", 0.0, 0.5))
+    assert str(told.receipts[1]).startswith("#2 b 1.000: let in by no arm; gate x 0.1 < 0.5; bring_back 0 → 0.5")
+    assert "gate" not in str(told.receipts[0])
 
 
 def test_text_dict_and_html():

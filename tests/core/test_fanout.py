@@ -1,12 +1,13 @@
 import asyncio
 import contextvars
+import math
 import threading
 import time
 
 import pytest
 
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, run, settle
+from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, only, run, settle
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -89,12 +90,55 @@ async def test_errors_on_the_loop():
     assert [type(outcome.error) for outcome in outcomes] == [LookupError, LookupError]
 
 
+def test_one_arm_alone():
+    assert only(Job("ok", lambda: 1)) == 1
+    with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone"):
+        only(Job("bad", fail))
+
+
 def test_a_timeout_is_told_with_its_seconds():
     never = threading.Event()
     outcomes = run([Job("slow", lambda: never.wait(30), timeout=0.02), Job("ok", lambda: 1, timeout=30.0)])
     never.set()
     assert settle(outcomes, on_error="skip") == {"slow": "timeout after 0.02 s"}
     assert outcomes[1].value == 1
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_the_time_of_an_arm_runs_from_its_own_start(later):
+    hung, turns = threading.Event(), []
+
+    def work(name):
+        turns.append(name)
+        return name
+
+    jobs = [
+        Job("hung", lambda: hung.wait(30), timeout=0.3),
+        Job("next", lambda: work("next"), timeout=0.2),
+        Job("last", lambda: work("last")),
+    ]
+    outcomes = asyncio.run(arun(jobs, limit=1)) if later else run(jobs, limit=1)
+    hung.set()
+    assert turns == ["next", "last"]  # who is left behind makes room
+    assert settle(outcomes, on_error="skip") == {"hung": "timeout after 0.3 s"}
+    assert [outcome.value for outcome in outcomes] == [None, "next", "last"]
+
+
+def test_an_answer_that_comes_after_its_time_is_dropped():
+    first, second = threading.Event(), threading.Event()
+
+    def late():
+        first.wait(30)
+        return "late"
+
+    def slow():
+        first.set()
+        second.wait(0.05)
+        return "slow"
+
+    outcomes = run([Job("late", late, timeout=0.02), Job("slow", slow, timeout=30.0)], limit=1)
+    assert settle(outcomes, on_error="skip") == {"late": "timeout after 0.02 s"}
+    assert [outcome.value for outcome in outcomes] == [None, "slow"]
 
 
 async def test_a_timeout_on_the_loop():
@@ -193,7 +237,10 @@ async def test_a_result_for_a_cancelled_wait_is_dropped():
     assert task.cancelled()
 
 
-@pytest.mark.parametrize(("on_error", "timeout"), [("ignore", None), ("raise", 0), ("skip", -1.0)])
+@pytest.mark.parametrize(
+    ("on_error", "timeout"),
+    [("ignore", None), ("raise", 0), ("skip", -1.0), ("skip", "2"), ("skip", math.inf), ("skip", math.nan)],
+)
 def test_bad_policies_are_refused(on_error, timeout):
     with pytest.raises(ConfigError, match="not allowed"):
         check_policy(on_error, timeout)

@@ -8,8 +8,10 @@ from items import READER, Row, RowReader, arm
 
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
+from hybridmem.express import passing
 from hybridmem.fusion import Fusion, merge, normalise_weights, weighted_rrf
 from hybridmem.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup, Spread
+from hybridmem.types import Context
 
 KEYS = st.lists(st.sampled_from("ABCDEFGHIJ"), max_size=10)
 NOW = 1_700_000_000.0
@@ -190,28 +192,48 @@ def test_complete_lets_an_arm_score_what_only_others_listed():
     assert got == {"x": 0.5 * 1.0 + 0.5 * 0.0, "y": 0.5 * (2 - 1) / (4 - 1), "z": 0.5 * 0.0 + 0.5 * 1.0}
 
 
-KNOWN = st.dictionaries(st.sampled_from("ABCDEFGH"), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
-SCORED = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.sampled_from([0.5, 1.0, 2.0, 3.0])), max_size=6)
+RAW = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0.01, 9)
+KNOWN = st.none() | st.dictionaries(st.sampled_from("ABCDEFGH"), RAW)
+SCORED = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), RAW), max_size=6)
+ONCE = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.floats(0.01, 9)), max_size=6, unique_by=lambda hit: hit[0])
 
 
 @given(
-    st.lists(st.tuples(SCORED, KNOWN), min_size=1, max_size=3), st.sampled_from(["relative", "convex"]), st.booleans()
+    st.lists(st.tuples(ONCE | SCORED, KNOWN, st.integers(0, 5)), min_size=1, max_size=3),
+    st.sampled_from(["relative", "convex"]),
+    st.booleans(),
 )
 def test_a_completed_merge_is_the_same_with_its_notebook_open(answers, mode, smooth):
-    """Without a notebook places are worked out only where equals need them: repetitions, ties, one to three arms."""
+    """In arrays where scores alone decide, else in lists: repetitions, ties, ranks alone, one to three arms."""
     lists = []
-    for number, (hits, known) in enumerate(answers):
+    for number, (hits, known, scored) in enumerate(answers):
         hits.sort(key=lambda hit: -hit[1])
-        lists.append(arm(f"arm {number}", [key for key, _ in hits], [score for _, score in hits], known=known))
+        scores = [score for _, score in hits] if scored else None
+        lists.append(arm(f"arm {number}", [key for key, _ in hits], scores, known=known))
     recipe = Fusion(mode=mode, complete=True, smooth=smooth)
     quiet, told = recipe.run(lists, reader=READER), recipe.run(lists, reader=READER, trace=Trace())
-    assert (quiet.keys, quiet.items) == (told.keys, told.items)
-    assert quiet.scores == pytest.approx(told.scores, rel=1e-12)
+    assert quiet == told
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_is_left_to_the_lists(odd):
+    lists = [arm("a", "xy", [odd, 2.0], known={"z": 1.0}), arm("b", "zx", [0.9, 0.3], known={"y": 0.5})]
+    recipe = Fusion(mode="relative", complete=True)
+    quiet, told = recipe.run(lists, reader=READER), recipe.run(lists, reader=READER, trace=Trace())
+    assert quiet.keys == told.keys
+    assert repr(quiet.scores) == repr(told.scores)
 
 
 def test_complete_without_knowledge_is_the_plain_merge():
     lists = [arm("a", "xy", [4.0, 2.0]), arm("b", "z"), arm("c", "")]
     assert scores_of("relative", lists, complete=True) == scores_of("relative", lists)
+    apart = [arm("a", "xyw", [4.0, 3.0, 2.0]), arm("b", "zxv", [0.9, 0.8, 0.1])]
+    got = scores_of("relative", apart, complete=True, weights=(0.6, 0.4), smooth=True)
+    lifted = {"x": (4 - 2) / (4 - 2), "y": (3 - 2) / (4 - 2)}, {"x": (0.8 - 0.1) / (0.9 - 0.1)}
+    assert got["x"] == pytest.approx(0.6 * (1 + 3 * lifted[0]["x"]) / 4 + 0.4 * (1 + 3 * lifted[1]["x"]) / 4)
+    assert got["y"] == pytest.approx(0.6 * (1 + 3 * lifted[0]["y"]) / 4)
+    silent = [arm("a", "xy", [4.0, 2.0]), arm("b", "", [])]
+    assert scores_of("relative", silent, complete=True) == {"x": 0.5 * 1.0, "y": 0.5 * 0.0}
 
 
 def test_a_gated_candidate_that_another_arm_keeps_is_still_scored():
@@ -381,6 +403,40 @@ def test_the_express_lane_stops_at_k_without_a_loss(lists, dates, weights, stren
     staged = recipe.run(arms, reader=READER, now=NOW, k=k, trace=Trace())
     assert recipe.run(arms, reader=READER, now=NOW, k=k) == staged
     assert recipe.run(arms, reader=FieldReader(), now=NOW, k=k) == staged
+
+
+@given(
+    st.lists(st.lists(DATED, max_size=8), min_size=1, max_size=3),
+    st.sampled_from([{}, {"gate": QualityGate(floor={"arm0": 0.5})}, {"mode": "relative"}, {"weights": {"arm0": 1}}]),
+    st.sampled_from([0.0, 60.0, 1e12]),
+    st.sampled_from([None, 3]),
+)
+def test_quick_gives_the_ranking_with_its_shares_or_nothing(lists, parts, c, k):
+    if "weights" in parts:
+        parts = {"weights": {f"arm{i}": i + 1 for i in range(len(lists))}}
+    recipe = Fusion(c=c, dedup=SourceDedup(), boost=HalfLife(), **parts)
+    arms = [arm(f"arm{i}", rows, [1 - j / 8 for j in range(len(rows))]) for i, rows in enumerate(lists)]
+    quick = recipe.quick(arms, passing, FieldReader(), NOW, k)
+    kept = recipe.gate.apply(arms, Context("", NOW, READER)) if recipe.gate else arms
+    plain = all(one.items and len({row.key for row in one.items}) == len(one.items) for one in kept)
+    assert (quick is not None) == (len(lists) == 2 and recipe.mode == "rrf" and plain)
+    if quick is not None:
+        ranking = recipe.run(arms, reader=FieldReader(), now=NOW, k=k, trace=Trace())
+        assert quick == list(zip(ranking.items, recipe.shares(ranking.scores), strict=True))
+        assert recipe.quick(arms, passing, FieldReader(), NOW, 0) is None
+
+
+def test_a_share_is_never_nothing():
+    lists = [arm("a", "x"), arm("b", "y")]
+    recipe = Fusion(weights={"a": 1, "b": 1e-15})
+    assert [share for _, share in recipe.quick(lists, passing, READER, NOW, None)] == [1.0, 1e-9]
+
+
+def test_an_arm_without_a_floor_of_its_own_passes_whole():
+    recipe = Fusion(gate=QualityGate(floor={"a": None, "c": 0.9}))
+    lists = [arm("a", "xy", [0.3, 0.2]), arm("b", "yz", [0.9, 0.1])]
+    assert recipe.run(lists, reader=READER, now=NOW).keys == ["y", "x", "z"]
+    assert recipe.run(lists, reader=READER, now=NOW, trace=Trace()).keys == ["y", "x", "z"]
 
 
 def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():

@@ -19,6 +19,14 @@ def test_nothing_said_leaves_the_recipe_as_it_is():
     assert shaped({"c": 7}) == Fusion(c=7)
 
 
+def test_a_gate_names_only_arms_that_there_are():
+    assert shaped(gate={"a": 1.0}, arms=["a"]).gate == QualityGate(floor={"a": 1.0})
+    assert shaped(FULL, gate=True, arms=["a"]).gate == QualityGate(floor={"bm25": 1.0, "vector": 0.5})
+    assert shaped(Fusion(gate=QualityGate(floor={"b": 1.0})), arms=["a"]).gate == QualityGate(floor={"b": 1.0})
+    with pytest.raises(ConfigError, match="unknown arm 'b': the arms are 'a'"):
+        shaped(gate={"b": 1.0}, arms=["a"])
+
+
 def test_false_switches_a_part_off():
     assert shaped(FULL, gate=False, dedup=False, half_life=False) == Fusion()
 

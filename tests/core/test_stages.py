@@ -59,6 +59,7 @@ def test_a_relative_floor_is_a_share_of_the_arms_best():
     lists = [arm("a", "xyz", [10.0, 5.0, 4.9]), arm("b", "w", [0.1])]
     assert gate(lists, relative=0.5) == ({"a": ["x", "y"], "b": ["w"]}, False)
     assert gate(lists, relative={"a": 1.0}, floor=0.05) == ({"a": ["x"], "b": ["w"]}, False)
+    assert gate(lists, relative=0.5, floor={"a": 5.5}) == ({"a": ["x"], "b": ["w"]}, False)
 
 
 def test_an_arm_without_scores_is_not_gated_and_nan_does_not_pass():
@@ -83,6 +84,14 @@ def test_bad_gates_are_refused(settings):
 # --- dedup
 
 
+def test_a_gate_for_an_arm_that_does_not_exist_is_refused():
+    QualityGate(floor={"a": 1.0}, relative={"b": 0.5}, fallback="b").check_arms(["a", "b"])
+    QualityGate(floor=1.0, fallback=None).check_arms(["a"])
+    for bad in ({"floor": {"x": 1.0}}, {"relative": {"x": 0.5}}, {"fallback": "x"}):
+        with pytest.raises(ConfigError, match=f"gate {next(iter(bad))} names unknown arm 'x': the arms are 'a', 'b'"):
+            QualityGate(**bad).check_arms(["a", "b"])
+
+
 def test_the_best_of_each_source_stays_and_no_source_is_no_duplicate():
     rows = ranking(("a", 5, {"source_id": "s"}), ("b", 4, {}), ("c", 3, {"source_id": "s"}), ("d", 2, {}))
     assert SourceDedup()(rows, context()).keys == ["a", "b", "d"]
@@ -102,6 +111,14 @@ def test_dedup_is_idempotent(rows):
     for most in (1, 2):
         once = SourceDedup(max_per_source=most)(given_, context())
         assert SourceDedup(max_per_source=most)(once, context()) == once
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_source_that_is_a_list_is_refused(traced):
+    rows = [Row("a", {"tags": ["x"]}), Row("b", {"tags": ["x"]})]
+    recipe = Fusion(dedup=SourceDedup(key="tags"))
+    with pytest.raises(ConfigError, match="dedup by 'tags': a source is a text or a number"):
+        recipe.run([arm("one", rows), arm("two", rows)], reader=READER, trace=Trace() if traced else None)
 
 
 def test_bad_dedup_is_refused():
@@ -331,6 +348,14 @@ def test_diversity_prefers_what_is_unlike_the_chosen():
     got = Diversity()(rows, context(trace=Trace()))
     assert (got.keys, got.scores) == (["a", "c", "b"], [1.0, 0.5, 0.5])
     assert Diversity(balance=1.0)(rows, context()).keys == ["a", "b", "c"]
+
+
+def test_diversity_counts_what_is_the_opposite():
+    rows = ranking(
+        ("a", 1.0, {"vector": [1.0, 0.0]}), ("b", 0.9, {"vector": [0.0, 1.0]}), ("c", 0.5, {"vector": [-1.0, 0.0]})
+    )
+    # after a: b = 0.5·0.9 − 0.5·0 = 0.45, c = 0.5·0.5 + 0.5·1 = 0.75
+    assert Diversity()(rows, context()).keys == ["a", "c", "b"]
 
 
 def test_diversity_falls_back_to_words():

@@ -187,6 +187,19 @@ def test_a_sketch_is_made_only_when_it_will_pay(monkeypatch):
     assert len(tries) == 1
 
 
+@pytest.mark.parametrize(("simd", "made"), [("numkong", True), ("none", False)])
+def test_bytes_are_read_first_from_8_mb_on_and_turned_rows_from_32(simd, made, monkeypatch):
+    with_kernel(monkeypatch, simd)
+    monkeypatch.setattr("hybridmem.indexes.vector.kernel", sketch.kernel)
+    for count, expected in ((4095, False), (4096, made), (16384, True)):
+        rows = clustered(count, dim=512)  # 512 numbers of 4 bytes: 2 kB a row
+        index = filled(rows)
+        assert index.search(rows[7], k=1).ids == ["m7"]
+        assert (index._now[1] is not None) is expected
+    with pytest.raises(ConfigError, match="compact_from must be at least 0 or None, not 'soon'"):
+        VectorIndex(compact_from="soon")
+
+
 def test_rows_are_loaded_at_once():
     rows = scattered(50)
     ids, times = [f"m{number}" for number in range(50)], [float(number) for number in range(50)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import random
 import warnings
 from datetime import date, datetime, timezone
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from hybridmem.errors import ConfigError, CorruptStoreError
@@ -189,7 +191,7 @@ def test_metadata_can_be_searched_too():
 def test_changing_the_import_is_enough():
     settings = {"metadatas": [{"n": n} for n in range(4)], "ids": list("abcd"), "bm25_params": {"k1": 1.5, "b": 0.6}}
     retriever = BM25Retriever.from_texts(TEXTS, preprocess_func=lambda text: text.lower().split(), k=2, **settings)
-    index = retriever._shelf.index
+    index = retriever._own().index
     assert isinstance(index, BM25Index)
     assert (index.k1, index.b) == (1.5, 0.6)
     assert ids(retriever.invoke("MOVED")) == ["a"]
@@ -210,16 +212,16 @@ def test_rank_bm25_reproduces_the_old_ranking(seed):
     new = BM25Retriever.from_texts(corpus, k=6, engine="rank-bm25", **settings)
     for query in ("Ana moved", "the a of", "tea Lisbon E0427", "zebra", "猫"):
         assert texts(new.invoke(query)) == texts(old.invoke(query))
-    assert isinstance(new._shelf.index, RankBM25Index)
+    assert isinstance(new._own().index, RankBM25Index)
 
 
 def test_settings_that_only_rank_bm25_has_choose_it():
     for settings in ({"bm25_variant": "plus"}, {"bm25_params": {"delta": 1.0}, "bm25_variant": "l"}):
-        index = BM25Retriever.from_texts(TEXTS, **settings)._shelf.index
+        index = BM25Retriever.from_texts(TEXTS, **settings)._own().index
         assert isinstance(index, RankBM25Index)
         assert index.variant == settings["bm25_variant"]
-    assert BM25Retriever.from_texts(TEXTS, bm25_variant="plus", language="english")._shelf.index.analyzer == Analyzer()
-    assert isinstance(BM25Retriever.from_texts(TEXTS, engine="fts5")._shelf.index, FTS5Index)
+    assert BM25Retriever.from_texts(TEXTS, bm25_variant="plus", language="english")._own().index.analyzer == Analyzer()
+    assert isinstance(BM25Retriever.from_texts(TEXTS, engine="fts5")._own().index, FTS5Index)
 
 
 def test_language():
@@ -312,7 +314,7 @@ def test_other_settings_read_the_same_documents(tmp_path, caplog):
     path = tmp_path / "words.shelf"
     BM25Retriever.from_texts(["Ana walked", "walks"], persist_path=path)
     curved = BM25Retriever(persist_path=path, k1=2.0, b=0.1)
-    assert (curved._shelf.index.k1, curved._shelf.index.b) == (2.0, 0.1)
+    assert (curved._own().index.k1, curved._own().index.b) == (2.0, 0.1)
     assert not caplog.records
     bare = BM25Retriever(persist_path=path, language="none")
     assert texts(bare.invoke("walks")) == ["walks"]
@@ -380,3 +382,30 @@ def test_over_a_memory():
         with pytest.raises(ConfigError, match="memory"):
             change()
     memory.close()
+
+
+@pytest.mark.parametrize("engine", ["hybridmem", "fts5", "rank-bm25"])
+def test_copies_and_pickles_find_the_same_and_go_their_own_way(engine, tmp_path):
+    retriever = BM25Retriever.from_documents(documents(), engine=engine, with_scores=True)
+    retriever.delete(["d1"])
+    for again in (copy.deepcopy(retriever), pickle.loads(pickle.dumps(retriever))):
+        assert again.invoke("Ana in Lisbon") == retriever.invoke("Ana in Lisbon")
+        again.add_documents([Document("Ana, again", id="new")])
+        assert len(again.docs) == len(retriever.docs) + 1
+    kept = BM25Retriever.from_texts(TEXTS, persist_path=tmp_path / "words.bm25")
+    with pytest.raises(ConfigError, match=r"words.bm25' is not copied: open the file again"):
+        pickle.dumps(kept)
+
+
+def test_what_is_configured_at_the_call_leaves_the_documents_there(tmp_path):
+    retriever = BM25Retriever.from_documents(documents(), persist_path=tmp_path / "words.bm25")
+    flexible = retriever.configurable_fields(k=ConfigurableField(id="k"), fields=ConfigurableField(id="fields"))
+    asked = {"configurable": {"k": 1}}
+    assert texts(flexible.invoke("Ana in Lisbon", asked)) == texts(retriever.invoke("Ana in Lisbon", k=1))
+    retriever.add_documents([Document("Lisbon, Lisbon", id="new")])
+    assert ids(flexible.invoke("Lisbon", asked)) == ["new"]
+    assert ids(asyncio.run(flexible.ainvoke("Lisbon", asked))) == ["new"]
+    with_titles = {"configurable": {"fields": {"title": "lang"}}}
+    assert retriever.invoke("en") == []
+    assert len(flexible.invoke("en", with_titles)) == 4  # words of another kind: made anew
+    assert retriever.invoke("en") == []

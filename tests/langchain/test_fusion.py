@@ -1,101 +1,25 @@
-"""LangChain's FusionRetriever: the core's ranking over any retrievers, with scores, receipts, and clear errors."""
+"""LangChain's FusionRetriever: the core's ranking over any retrievers, with k, filters, recipes and receipts."""
 
 import asyncio
 import copy
-import pickle
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    BaseCallbackHandler,
-    CallbackManagerForRetrieverRun,
-)
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
-from langchain_core.retrievers import BaseRetriever
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
+from langchain_fakes import DAY, NOW, Axes, Plain, Scored, ask, doc, docs, plain, scores, texts
 
-from hybridmem.errors import ArmError, ConfigError
+from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
-from hybridmem.memory import HybridMemory
 from hybridmem.stages import HalfLife, Pack, QualityGate, SourceDedup
 from hybridmem.types import ArmList
 from langchain_hybridmem import BM25Retriever, EnsembleRetriever, FusionRetriever, GraphRetriever, VectorRetriever
 from langchain_hybridmem._conversion import DocumentReader
-
-NOW = 1_700_000_000.0
-DAY = 86_400.0
-
-
-class Scored(BaseRetriever):
-    """Stands in for our own retrievers: k, filter and scores at call time."""
-
-    docs: list
-    scores: list
-    asked: list
-    k: int = 100
-
-    def _get_relevant_documents(self, query, *, run_manager, k=None, filter=None, with_scores=None):
-        self.asked.append({"k": k, "filter": filter, "with_scores": with_scores})
-        rows = list(zip(self.docs, self.scores, strict=True))[: k or self.k]
-        if not with_scores:
-            return [document for document, _ in rows]
-        return [d.model_copy(update={"metadata": {**d.metadata, "score": score}}) for d, score in rows]
-
-
-Scored.__module__ = "langchain_hybridmem.scored"  # only classes of ours are asked for scores by keyword
-
-
-class Plain(BaseRetriever):
-    docs: list
-
-    def _get_relevant_documents(self, query, *, run_manager):
-        return self.docs
-
-
-class Axes(Embeddings):
-    """A text is a vector: "3,4" is (3, 4) brought to length 1."""
-
-    def embed_documents(self, texts):
-        return [self.embed_query(text) for text in texts]
-
-    def embed_query(self, text):
-        x, y = map(float, text.split(","))
-        length = (x * x + y * y) ** 0.5
-        return [x / length, y / length]
-
-
-def doc(text, id=None, **metadata):
-    return Document(page_content=text, id=id, metadata=metadata)
-
-
-def docs(letters, **metadata):
-    return [doc(letter, **metadata) for letter in letters]
-
-
-def plain(letters, **metadata):
-    return Plain(docs=docs(letters, **metadata))
-
-
-def texts(documents):
-    return [document.page_content for document in documents]
-
-
-def scores(documents):
-    return [document.metadata["score"] for document in documents]
-
-
-def ask(retriever, query="?", **said):
-    """The same through invoke and ainvoke."""
-    found = retriever.invoke(query, **said)
-    assert asyncio.run(retriever.ainvoke(query, **said)) == found
-    return found
-
 
 # --- the core's ranking, whatever goes in
 
@@ -169,6 +93,20 @@ def test_a_store_that_makes_up_ids_and_an_arm_without_ids_talk_of_the_same_text(
     assert texts(found) == ["a", "b"]  # first and second in turn: a tie, by key
     assert [document.id for document in found] == ["uuid-1", "uuid-2"]
     assert [d.id for d in ask(FusionRetriever(retrievers=[store, plain("ba")]))] == ["uuid-1", "uuid-2"]
+
+
+def test_an_empty_id_is_none():
+    nameless = Plain(docs=[doc("a", id=""), doc("b", id="")])
+    named = Plain(docs=[doc("b", id="2")])
+    assert [(d.page_content, d.id) for d in ask(FusionRetriever(retrievers=[nameless]))] == [("a", ""), ("b", "")]
+    both = ask(FusionRetriever(retrievers=[nameless, named]))
+    assert [(d.page_content, d.id) for d in both] == [("b", "2"), ("a", "")]
+
+
+def test_it_can_be_dumped():
+    for retrievers in ([plain("a")], {"one": plain("a")}):
+        dumped = FusionRetriever(retrievers=retrievers, k=3).model_dump()
+        assert (dumped["k"], len(dumped["retrievers"])) == (3, 1)
 
 
 def test_an_id_key_is_a_metadata_key_or_a_function():
@@ -420,6 +358,18 @@ def test_settings_can_be_changed_later_and_are_checked_then():
     assert (retriever.c, retriever.weights) == (10, [1, 2])
 
 
+def test_what_is_changed_in_a_copy_counts_and_is_checked():
+    retriever = FusionRetriever(retrievers=[plain("ab"), plain("ba")])
+    copied = retriever.model_copy(update={"retrievers": [plain("a"), plain("b"), plain("c")], "weights": [1, 2, 3]})
+    assert texts(ask(copied)) == ["c", "b", "a"]
+    assert texts(ask(retriever)) == ["a", "b"]
+    assert texts(ask(retriever.model_copy(update={"k": 1}, deep=True))) == ["a"]
+    with pytest.raises(ConfigError, match="1 weights for 2 arms"):
+        retriever.model_copy(update={"weights": [1]})
+    with pytest.raises(ConfigError, match="no setting 'top'"):
+        retriever.model_copy(update={"top": 1})
+
+
 def test_receipts_are_plain_data_in_the_metadata():
     retriever = FusionRetriever(retrievers={"bm25": plain("ab"), "vector": plain("b")}, receipts=True)
     receipt = ask(retriever)[0].metadata["hybridmem"]
@@ -461,337 +411,3 @@ def test_results_of_the_fallback_are_marked_degraded():
     assert ask(nothing) == []
     assert "degraded" not in ask(FusionRetriever(retrievers=[arm], gate=0.1))[0].metadata
     assert ask(FusionRetriever(retrievers=[plain("")], gate=0.1)) == []
-
-
-# --- failures
-
-
-def fails(query):
-    raise LookupError("gone")
-
-
-def test_a_failing_arm_raises_an_arm_error_that_keeps_the_original():
-    retriever = FusionRetriever(retrievers={"good": plain("a"), "bad": RunnableLambda(fails)})
-    for call in (retriever.invoke, lambda query: asyncio.run(retriever.ainvoke(query))):
-        with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone") as caught:
-            call("?")
-        assert caught.value.arm == "bad"
-        assert isinstance(caught.value.__cause__, LookupError)
-
-
-def test_a_failing_late_or_unreadable_arm_can_be_skipped():
-    release = threading.Event()
-    arms = {
-        "good": plain("a"),
-        "bad": RunnableLambda(fails),
-        "none": RunnableLambda(lambda query: None),
-        "late": RunnableLambda(lambda query: release.wait(30) and ["late"]),
-    }
-    retriever = FusionRetriever(retrievers=arms, on_error="skip", timeout={"late": 0.05})
-    assert texts(retriever.invoke("?")) == ["a"]
-    shown = retriever.explain("?").arms
-    release.set()
-    assert shown["bad"] == "skipped: LookupError: gone"
-    assert shown["late"] == "skipped: timeout after 0.05 s"
-    assert shown["none"].startswith("skipped: arm 'none' returned None")
-    everything = FusionRetriever(retrievers={"bad": RunnableLambda(fails)}, on_error="skip")
-    assert ask(everything) == []
-
-
-@pytest.mark.parametrize(
-    ("answer", "what"), [(None, "None"), ("text", "a str"), ({}, "a dict"), (7, "a int"), ([7], "a list with a int")]
-)
-def test_an_arm_that_returns_no_documents_is_a_clear_error(answer, what):
-    retriever = FusionRetriever(retrievers={"odd": RunnableLambda(lambda query: answer)})
-    with pytest.raises(ArmError, match=f"arm 'odd' returned {what}: a retriever returns"):
-        retriever.invoke("?")
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"retrievers": []}, "at least one retriever"),
-        ({"retrievers": {}}, "at least one retriever"),
-        ({"retrievers": "bm25"}, "a list of retrievers, or a dict"),
-        ({"retrievers": [lambda query: []]}, "a Runnable from str"),
-        ({"weights": [1]}, "1 weights for 2 arms"),
-        ({"weights": [1, -1]}, "weight -1.0 is not allowed"),
-        ({"weights": [1, float("nan")]}, "weight nan is not allowed"),
-        ({"weights": [0, 0]}, "all zero"),
-        ({"weights": {"x": 1}}, "unknown arm 'x'"),
-        ({"weights": ["a", "b"]}, "could not convert"),
-        ({"c": -1}, "c = -1 is not allowed"),
-        ({"c": "many"}, "do not make a recipe"),
-        ({"k": 0}, "k = 0 is not allowed"),
-        ({"k": "3"}, "k = '3' is not allowed"),
-        ({"k": True}, "k = True is not allowed"),
-        ({"timeout": {"no": 1.0}}, "timeout names unknown arm 'no'"),
-        ({"search_kwargs": 3}, "search_kwargs = 3 is not allowed"),
-        ({"search_kwargs": {"words": 3}}, "search_kwargs = {'words': 3} is not allowed"),
-        ({"half_life": 0}, "half_life = 0 is not allowed"),
-        ({"half_life": "soon"}, "half_life = 'soon' is not allowed"),
-        ({"mode": "sum"}, "mode 'sum' is not known"),
-        ({"dedup": 3}, "dedup = 3 is not allowed"),
-        ({"gate": float("inf")}, "gate floor = inf is not allowed"),
-        ({"recipe": "unheard"}, "neither a file nor a name"),
-        ({"on_error": "ignore"}, "on_error = 'ignore'"),
-        ({"timeout": 0}, "timeout = 0"),
-        ({"timeout": {"retriever_1": -1}}, "timeout = -1"),
-        ({"search_kwargs": {"x": {}}}, "unknown arm 'x'"),
-        ({"with_scores": "perhaps"}, "with_scores = 'perhaps' is not allowed"),
-        ({"top_k": 3}, "has no setting 'top_k': the settings are"),
-    ],
-)
-def test_bad_settings_are_config_errors(bad, message):
-    with pytest.raises(ConfigError, match=message):
-        FusionRetriever(**{"retrievers": [plain("a"), plain("b")], **bad})
-
-
-def test_unknown_keywords_and_arms_at_call_time_are_config_errors():
-    retriever = FusionRetriever(retrievers=[plain("a")])
-    for said, message in [
-        ({"top_k": 3}, "invoke does not know 'top_k': it takes k, filter"),
-        ({"search_kwargs": {"x": {}}}, "unknown arm 'x'"),
-        ({"as_of": "2024-01-01"}, "arm 'retriever_1' does not understand 'as_of'"),
-        ({"namespace": "ana"}, "does not understand 'namespace'"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            retriever.invoke("?", **said)
-        with pytest.raises(ConfigError, match=message):
-            asyncio.run(retriever.ainvoke("?", **said))
-    store = InMemoryVectorStore(Axes())
-    with pytest.raises(ConfigError, match="a plain vector store does not understand 'namespace'"):
-        FusionRetriever(retrievers=[store.as_retriever()], on_error="skip").invoke("1,0", namespace="ana")
-
-
-def test_an_unreadable_date_is_neutral():
-    arm = Plain(docs=[doc("a", updated_at="soon"), doc("b", updated_at=["?"]), doc("c")])
-    retriever = FusionRetriever(retrievers=[arm], half_life=30)
-    assert texts(ask(retriever)) == ["a", "b", "c"]
-    assert "is not a date: neutral" in str(retriever.explain("?"))
-
-
-# --- runs
-
-
-class Recorder(BaseCallbackHandler):
-    def __init__(self):
-        self.runs = {}
-
-    def on_retriever_start(self, serialized, query, *, run_id, parent_run_id=None, tags=None, metadata=None, **more):
-        self.runs[run_id] = {"name": more["name"], "parent": parent_run_id, "tags": tags, "metadata": metadata}
-
-    def on_retriever_end(self, documents, *, run_id, **more):
-        self.runs[run_id]["ended"] = texts(documents)
-
-    def on_retriever_error(self, error, *, run_id, **more):
-        self.runs[run_id]["ended"] = error
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_arms_are_tagged_child_runs(later):
-    store = InMemoryVectorStore(Axes())
-    store.add_documents([doc("1,0")])
-    recorder = Recorder()
-    retriever = FusionRetriever(retrievers=[store.as_retriever(tags=["own"]), plain("a")], tags=["mine"], k=1)
-    config = {"callbacks": [recorder], "tags": ["c"]}
-    asyncio.run(retriever.ainvoke("1,0", config)) if later else retriever.invoke("1,0", config)
-    (parent, run), *children = sorted(recorder.runs.items(), key=lambda item: item[1]["parent"] is not None)
-    assert (run["name"], sorted(run["tags"])) == ("FusionRetriever", ["c", "mine"])
-    assert run["metadata"] == {"ls_retriever_name": "fusion"}
-    assert all(child["parent"] == parent for _, child in children)
-    shown = sorted((sorted(child["tags"]), child["name"], child["ended"]) for _, child in children)
-    assert shown == [
-        (["arm:retriever_2", "c", "retriever_2"], "Plain", ["a"]),
-        (["arm:vector", "c", "own", "retriever_1"], "VectorStoreRetriever", ["1,0"]),
-    ]
-    names = {child["metadata"]["ls_retriever_name"] for _, child in children}
-    assert names == {"plain", "vectorstore"}
-
-
-def test_an_error_is_told_to_the_run():
-    recorder = Recorder()
-    retriever = FusionRetriever(retrievers=[plain("a")])
-    with pytest.raises(ConfigError):
-        retriever.invoke("?", {"callbacks": [recorder]}, top_k=3)
-    assert [type(run["ended"]) for run in recorder.runs.values()] == [ConfigError]
-    recorder.runs.clear()
-    retriever.explain("?", {"callbacks": [recorder]})
-    assert [run["ended"] for run in recorder.runs.values()] == [["a"], ["a"]]
-
-
-def test_events_stream_from_the_arms_too():
-    class Old(BaseRetriever):
-        def _get_relevant_documents(self, query):  # as retrievers were written before runs had managers
-            return docs("o")
-
-    retriever = FusionRetriever(retrievers=[plain("a"), Old(), InMemoryVectorStore(Axes()).as_retriever()], k=2)
-
-    async def events():
-        return [event async for event in retriever.astream_events("1,0", version="v2")]
-
-    ended = [event for event in asyncio.run(events()) if event["event"] == "on_retriever_end"]
-    assert {event["name"] for event in ended} == {"FusionRetriever", "Plain", "Old", "VectorStoreRetriever"}
-    root = next(event["run_id"] for event in ended if event["name"] == "FusionRetriever")
-    assert all(event["parent_ids"] == [root] for event in ended if event["run_id"] != root)
-    assert texts(ask(retriever, "1,0")) == ["a", "o"]
-
-
-def test_the_hooks_of_a_base_retriever_work_too():
-    retriever = FusionRetriever(retrievers=[plain("abc")])
-    run = CallbackManagerForRetrieverRun.get_noop_manager()
-    assert texts(retriever._get_relevant_documents("?", run_manager=run, k=1)) == ["a"]
-    later = AsyncCallbackManagerForRetrieverRun.get_noop_manager()
-    assert texts(asyncio.run(retriever._aget_relevant_documents("?", run_manager=later, k=2))) == ["a", "b"]
-
-
-def test_it_composes_like_any_runnable():
-    retriever = FusionRetriever(retrievers=[plain("ab"), RunnableLambda(lambda query: [query])])
-    assert [len(found) for found in retriever.batch(["x", "y"])] == [3, 3]
-    assert (retriever | len).invoke("x") == 3
-    assert len(retriever.bind(k=1).invoke("x")) == 1
-    assert texts(copy.copy(retriever).invoke("x")) == texts(retriever.invoke("x"))
-    stored = FusionRetriever(retrievers=[InMemoryVectorStore(DeterministicFakeEmbedding(size=4)).as_retriever()])
-    assert pickle.loads(pickle.dumps(stored)).invoke("x") == []
-
-
-# --- at the same time
-
-
-def test_arms_run_at_the_same_time():
-    together = threading.Barrier(2, timeout=30)
-    arms = [RunnableLambda(lambda query: together.wait() is None or [query]) for _ in range(2)]
-    assert texts(FusionRetriever(retrievers=arms).invoke("q")) == ["q"]
-
-
-def test_arms_run_at_the_same_time_on_the_loop_and_the_loop_goes_on():
-    together, release = threading.Barrier(3, timeout=30), threading.Event()
-
-    def search(query):
-        together.wait()
-        assert release.wait(30)
-        return [query]
-
-    class Blocking(BaseRetriever):
-        def _get_relevant_documents(self, query, *, run_manager):
-            return docs(search(query))
-
-    class Slow(Axes):
-        def embed_query(self, text):
-            search(text)
-            return super().embed_query(text)
-
-    store = InMemoryVectorStore(Slow())
-
-    async def tick():
-        for _ in range(5):
-            await asyncio.sleep(0.001)
-        release.set()
-
-    async def both():
-        retriever = FusionRetriever(retrievers=[RunnableLambda(search), Blocking(), store.as_retriever()])
-        return (await asyncio.gather(retriever.ainvoke("1,0"), tick()))[0]
-
-    assert "1,0" in texts(asyncio.run(both()))
-
-
-def test_max_concurrency_is_respected():
-    running, most, lock = 0, 0, threading.Lock()
-
-    def search(query):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        threading.Event().wait(0.003)
-        with lock:
-            running -= 1
-        return [query]
-
-    retriever = FusionRetriever(retrievers=[RunnableLambda(search) for _ in range(4)])
-    retriever.invoke("?", {"max_concurrency": 1})
-    asyncio.run(retriever.ainvoke("?", {"max_concurrency": 1}))
-    assert most == 1
-
-
-# --- over a memory
-
-
-@pytest.fixture
-def memory():
-    with HybridMemory(embedder=lambda texts: [[1.0, len(text) / 10] for text in texts], clock=lambda: NOW) as made:
-        view = made.namespace("ana")
-        view.add_many(
-            [
-                {"id": "m1", "text": "Ana moved to Lisbon", "tags": ["home"], "type": "fact"},
-                {"id": "m2", "text": "Ana has a cat called Pixel", "type": "fact", "metadata": {"pet": "cat"}},
-                {"id": "m3", "text": "Lisbon is by the sea", "created_at": datetime(2020, 1, 1, tzinfo=timezone.utc)},
-            ]
-        )
-        made.namespace("bob").add("Bob moved to Lisbon too", id="b1")
-        yield view
-
-
-def test_a_memory_gives_the_same_ids_and_scores_as_its_own_search(memory):
-    retriever = FusionRetriever.from_memory(memory)
-    for said in ({}, {"k": 1}, {"filter": {"type": "fact"}}, {"namespace": "bob"}):
-        expected = memory.search("Who moved to Lisbon?", **said)
-        found = ask(retriever, "Who moved to Lisbon?", **said)
-        assert [(d.id, d.page_content, d.metadata["score"]) for d in found] == [
-            (result.id, result.text, result.score) for result in expected
-        ]
-        assert found
-    set_up = FusionRetriever.from_memory(memory, k=1, namespace="bob", filter={"id": "b1"})
-    assert [d.id for d in ask(set_up, "Lisbon")] == ["b1"]
-    assert ask(set_up, "Lisbon", filter={"id": "m1"}) == []
-
-
-def test_a_memorys_fields_are_metadata(memory):
-    found = {d.id: d.metadata for d in ask(FusionRetriever(memory=memory, with_scores=False), "Lisbon Pixel")}
-    assert (found["m1"]["tags"], found["m1"]["type"]) == (["home"], "fact")
-    assert found["m2"]["pet"] == "cat"
-    assert found["m3"]["created_at"] == "2020-01-01T00:00:00Z"
-    assert "score" not in found["m1"]
-    receipts = ask(FusionRetriever.from_memory(memory, receipts=True), "Lisbon")
-    assert receipts[0].metadata["hybridmem"]["key"] == receipts[0].id
-
-
-def test_a_memory_can_be_asked_as_of_a_time_and_by_another_recipe(memory):
-    retriever = FusionRetriever.from_memory(memory)
-    assert ask(retriever, "Lisbon", as_of="2001-01-01") == []
-    assert ask(FusionRetriever.from_memory(memory, as_of="2001-01-01"), "Lisbon") == []
-    plain_rrf = FusionRetriever.from_memory(memory, recipe="rrf", weights={"bm25": 1.0})
-    expected = memory.search("Lisbon", recipe=Fusion(weights={"bm25": 1.0}))
-    assert [(d.id, d.metadata["score"]) for d in ask(plain_rrf, "Lisbon")] == [(r.id, r.score) for r in expected]
-    half = FusionRetriever.from_memory(memory, half_life=1)
-    assert half.explain("Lisbon").receipts
-    assert memory.explain("Lisbon").receipts == asyncio.run(retriever.aexplain("Lisbon")).receipts
-
-
-def test_a_memory_has_arms_of_its_own(memory):
-    for bad in ({"retrievers": [plain("a")]}, {"id_key": "x"}, {"search_kwargs": {"a": {}}}, {"clock": lambda: 0}):
-        with pytest.raises(ConfigError, match="does not go with a memory"):
-            FusionRetriever.from_memory(memory, **bad)
-    with pytest.raises(ConfigError, match="k = 0"):
-        FusionRetriever.from_memory(memory, k=0)
-    with pytest.raises(ConfigError):
-        FusionRetriever.from_memory(memory).invoke("x", filter={"a": {"$like": "b"}})
-
-
-def test_a_memorys_receipts_tell_of_the_fallback(memory):
-    nothing_passes = Fusion(weights={"bm25": 1.0}, gate=QualityGate(floor=1e9))
-    found = ask(FusionRetriever.from_memory(memory, recipe=nothing_passes, receipts=True), "Lisbon")
-    assert found
-    assert all(document.metadata["hybridmem"]["degraded"] for document in found)
-
-
-def test_a_failing_memory_is_skipped_when_asked():
-    class Broken:
-        recipe = Fusion()
-
-        def search(self, query, **how):
-            raise LookupError("gone")
-
-    with pytest.raises(LookupError, match="gone"):
-        FusionRetriever(memory=Broken()).invoke("?")
-    assert FusionRetriever(memory=Broken(), on_error="skip").invoke("?") == []

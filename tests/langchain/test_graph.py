@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.stores import InMemoryByteStore, InMemoryStore
 from langchain_core.tracers.base import BaseTracer
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -360,3 +360,14 @@ def test_only_documents_of_its_own_can_be_changed():
     retriever = GraphRetriever.from_memory(a_memory())
     with pytest.raises(ConfigError, match="no documents of its own"):
         retriever.add_documents(chat())
+
+
+def test_what_is_configured_at_the_call_leaves_the_documents_there():
+    turns = [Document(text, id=f"t{n}", metadata={"thread": "chat"}) for n, text in enumerate(("Ana?", "Sea.", "Bo!"))]
+    retriever = GraphRetriever(documents=turns)
+    flexible = retriever.configurable_fields(k=ConfigurableField(id="k"), thread_key=ConfigurableField(id="thread"))
+    assert [d.id for d in flexible.invoke("Ana", {"configurable": {"k": 2}})] == ["t0", "t1"]
+    assert [d.id for d in flexible.invoke("Ana")] == ["t0", "t1", "t2"]
+    assert [d.id for d in flexible.invoke("Ana", {"configurable": {"thread": "none"}})] == ["t0"]
+    retriever.delete(["t1", "t2"])
+    assert [d.id for d in flexible.invoke("Ana")] == ["t0"]

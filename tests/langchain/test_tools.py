@@ -66,25 +66,25 @@ def test_the_model_is_told_what_it_did_wrong(memory):
 
 def test_a_namespace_is_fixed_whatever_the_model_says(memory):
     _, save = memory_tools(memory, namespace="ana")
-    save.invoke({"text": "Ana's secret is 42."})
+    save.invoke({"text": "Ana's secret is plum."})
     search, steal = memory_tools(memory, namespace="ben")
     for said in ({"namespace": "ana"}, {"config": {"configurable": {"user_id": "ana"}}}, {"filter": {}}):
         assert search.invoke({"query": "secret", **said}) == "Nothing relevant is remembered."
         steal.invoke({"text": "Ben was here.", **said})
-    assert [found.text for found in memory.namespace("ana").list()] == ["Ana's secret is 42."]
+    assert [found.text for found in memory.namespace("ana").list()] == ["Ana's secret is plum."]
     assert memory.search("secret") == []
     view, _ = memory_tools(memory.namespace("ana"))
-    assert "42" in view.invoke({"query": "secret"})
+    assert "plum" in view.invoke({"query": "secret"})
 
 
 def test_a_session_is_read_from_the_run_and_never_guessed(memory):
     search, save = memory_tools(memory, session_key="user_id")
     ana, ben = {"configurable": {"user_id": "ana"}}, {"configurable": {"user_id": 7}}
-    save.invoke({"text": "Ana's secret is 42."}, ana)
-    asyncio.run(save.ainvoke({"text": "Ben's secret is 43."}, ben))
-    assert "42" in search.invoke({"query": "secret"}, ana)
-    assert "42" not in search.invoke({"query": "secret"}, ben)
-    assert "43" in asyncio.run(search.ainvoke({"query": "secret"}, ben))
+    save.invoke({"text": "Ana's secret is plum."}, ana)
+    asyncio.run(save.ainvoke({"text": "Ben's secret is rhubarb."}, ben))
+    assert "plum" in search.invoke({"query": "secret"}, ana)
+    assert "plum" not in search.invoke({"query": "secret"}, ben)
+    assert "rhubarb" in asyncio.run(search.ainvoke({"query": "secret"}, ben))
     assert sorted(memory.store.namespaces()) == ["7", "ana"]
     for config in (None, {}, {"configurable": {"user_id": ""}}, {"configurable": {"thread_id": "t"}}):
         with pytest.raises(ConfigError, match="no session"):
@@ -95,6 +95,20 @@ def test_a_session_is_read_from_the_run_and_never_guessed(memory):
     assert inside.invoke({"query": "secret"}, ana) == "Nothing relevant is remembered."
     with pytest.raises(ConfigError, match="give one of them"):
         memory_tools(memory, namespace="a", session_key="b")
+
+
+def test_a_session_that_looks_like_a_path_reaches_into_no_other_view(memory):
+    def tools(view, session):
+        search, save = memory_tools(view, session_key="user_id")
+        config = {"configurable": {"user_id": session}}
+        return lambda: search.invoke({"query": "secret"}, config), lambda: save.invoke({"text": "A secret."}, config)
+
+    root, app, deep = memory, memory.namespace("app"), memory.namespace("app/eu")
+    asked = [tools(root, "app/eu/ana"), tools(app, "eu/ana"), tools(app, "eu%2Fana"), tools(deep, "ana")]
+    for place, (_, save) in enumerate(asked):
+        save()
+        found = [search() != "Nothing relevant is remembered." for search, _ in asked]
+        assert found == [other <= place for other in range(len(asked))]
 
 
 def test_what_is_said_in_one_thread_stays_together(memory):

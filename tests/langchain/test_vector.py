@@ -5,18 +5,21 @@ import math
 import threading
 from enum import Enum
 
+import chromadb
 import numpy as np
 import pytest
 from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
 from hybridmem.embed import as_embedder, unit
 from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.filters import compile_predicate
 from hybridmem.memory import HybridMemory
-from langchain_hybridmem import FusionRetriever, VectorRetriever
+from langchain_hybridmem import BM25Retriever, FusionRetriever, VectorRetriever
 from langchain_hybridmem._scores import asimilarities, similarities
 
 TEXTS = ["aaaa", "aaab", "aabb", "abbb", "bbbb"]
@@ -196,6 +199,41 @@ async def test_a_store_without_scores_still_answers():
     assert "score" not in retriever.invoke("q")[0].metadata
     with pytest.raises(ConfigError, match="gives no scores"):
         retriever.invoke("q", score_threshold=0.5)
+
+
+WANTED = [
+    {"id": "d2"},
+    {"$not": {"id": {"$in": ["d1", "d2", "d3"]}}},
+    {"$or": [{"id": "d1"}, {"n": 3}]},
+    {"text": {"$contains": "bb"}},
+    {"created_at": {"$gte": "2023-01-01"}},
+    {"created_at": "2023-05-01", "n": {"$gt": 0.5}},
+    {"seen": {"$lt": "2023-01-01"}},
+]
+
+
+@pytest.mark.parametrize("wanted", WANTED)
+def test_a_filter_means_the_same_on_every_arm(wanted):
+    dates = {n: {"n": n, "created_at": f"202{n}-05-01", "seen": f"202{n}-05-01T12:00:00Z"} for n in range(5)}
+    documents = [Document(text, id=f"d{n}", metadata=dates[n]) for n, text in enumerate(TEXTS)]
+    matches = compile_predicate(wanted)
+    expected = {d.id for d in documents if matches({"id": d.id, "text": d.page_content, **d.metadata})}
+    assert 0 < len(expected) < len(documents)
+    chroma = Chroma("same_on_every_arm", Letters(), client=chromadb.EphemeralClient())
+    memory = InMemoryVectorStore(Letters())
+    for store in (chroma, memory):
+        store.add_documents(documents)
+    retrievers = [
+        VectorRetriever(vectorstore=chroma),
+        VectorRetriever(vectorstore=memory),
+        VectorRetriever.from_documents(documents, Letters()),
+        BM25Retriever.from_documents(documents, preprocess_func=lambda text: ["word"]),
+        FusionRetriever(retrievers=[chroma.as_retriever()]),
+        FusionRetriever(retrievers=[RunnableLambda(lambda query: documents)]),
+    ]
+    for retriever in retrievers:
+        assert {document.id for document in retriever.invoke("ab", k=5, filter=wanted)} == expected
+    chroma.delete_collection()
 
 
 def test_a_filter_the_store_does_not_know_still_fills_k():

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from llama_fakes import Fixed, scored
 from llama_index.core import Settings, StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import MockLLM
@@ -85,6 +86,51 @@ def test_scores_are_cosines_whatever_the_store_counts_in(index):
     results = VectorRetriever(index, similarity_top_k=3).retrieve("aaaa")
     assert found(results) == ["aaaa", "aaab", "aabb"]
     assert scores(results) == pytest.approx([1.0, 3 / 10**0.5, 1 / 2**0.5], abs=1e-5)
+
+
+def test_a_plain_index_in_a_fusion_is_gated_by_cosines_too(index):
+    cosines = {"aaaa": 1.0, "aaab": 3 / 10**0.5, "aabb": 1 / 2**0.5}
+    ours = FusionRetriever([index.as_retriever()], gate={"vector": 0.7})
+    for results in (ours.retrieve("aaaa"), asyncio.run(ours.aretrieve("aaaa", filters={"n": {"$gte": 0}}))):
+        assert found(results) == list(cosines)
+        raw = [result.receipt.arms[0].score for result in results]
+        assert raw == pytest.approx(list(cosines.values()), abs=1e-5)
+    by_variety = index.as_retriever(vector_store_query_mode="mmr")
+    assert found(FusionRetriever([by_variety]).retrieve("aaaa"))[0] == "aaaa"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"id": "n2"},
+        {"source_id": "odd"},
+        {"seen": {"$gte": "2023-01-01"}},
+        {"n": {"$gte": 2.5}},
+        {"n": {"$in": [1.0, 2.5]}},
+        {"n": {"$in": []}},
+        {"n": {"$nin": []}},
+    ],
+)
+def test_a_filter_means_the_same_on_every_arm(wanted, tmp_path):
+    made = [TextNode(text="ab" * (n + 1), id_=f"n{n}") for n in range(4)]
+    for n, one in enumerate(made):
+        one.metadata = {"n": n, "seen": f"202{n + 1}-05-01"}
+        one.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="odd" if n % 2 else "even")
+    expected = {n.node_id for n in FusionRetriever([Fixed(scored(made))]).retrieve("ab", filters=wanted)}
+    client = connect(path=tmp_path / "chroma")
+    store = ChromaVectorStore(chroma_collection=client.create_collection("same", embedding_function=None))
+    storage = StorageContext.from_defaults(vector_store=store)
+    kept = VectorStoreIndex([one.model_copy() for one in made], storage_context=storage, embed_model=Letters())
+    here = VectorStoreIndex([one.model_copy() for one in made], embed_model=Letters())
+    for retriever in (
+        VectorRetriever(kept),
+        VectorRetriever(here),
+        FusionRetriever([kept.as_retriever()]),
+        FusionRetriever([here.as_retriever()]),
+        VectorRetriever.from_nodes(made, embed_model=Letters()),
+    ):
+        assert {n.node_id for n in retriever.retrieve("ab", filters=wanted, similarity_top_k=4)} == expected
+    disconnect(client)
 
 
 async def test_async_gives_the_same(index):

@@ -9,11 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hybridmem.errors import SchemaVersionError, StoreBusyError, StoreError
+from hybridmem.errors import ConfigError, SchemaVersionError, StoreBusyError, StoreError
 from hybridmem.memory import HybridMemory
 from hybridmem.space import Ask, IndexSettings
 from hybridmem.stores.base import View
 from hybridmem.stores.pg import schema as schemas
+from hybridmem.stores.pg.derive import Deriver
 from hybridmem.stores.postgres import PostgresStore
 from hybridmem.types import Memory
 from tests import pgserver
@@ -267,6 +268,49 @@ class TestSchema:
             assert now == (f"{schemas.VERSION}",)
         pg_server.drop(url)
 
+    def test_from_2_to_3_terms_are_counted(self, pg_server):
+        """Also under row-level security; and a client of before, which does not count, may not write any more."""
+        url = pg_server.database()
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute("CREATE ROLE counted LOGIN")
+            conn.execute("SET search_path = hybridmem, public")
+            with PostgresStore(url) as store:
+                store.grant("counted", namespace="own")
+                store.put([Memory("cat and dog", id="a"), Memory("cat", id="b")])
+                store.put([Memory("cat", id="c")], namespace="own")
+            conn.execute("DROP TABLE terms")
+            conn.execute("DELETE FROM settings WHERE key = 'derived'")
+            conn.execute("UPDATE settings SET value = '2' WHERE key = 'version'")
+            with PostgresStore(url) as store:
+                counted = conn.execute(
+                    "SELECT namespace, term, n FROM terms WHERE term IN ('cat', 'dog') ORDER BY 1, 2"
+                )
+                assert counted.fetchall() == [("", "cat", 2), ("", "dog", 1), ("own", "cat", 1)]
+                assert store.check() == []
+                old = Deriver().to_dict()
+                assert old.pop("terms") == "counted"
+                store._deriver = type("Older", (Deriver,), {"to_dict": lambda self: old})()
+                with pytest.raises(ConfigError, match="open it again"):
+                    store.put([Memory("cat", id="d")])
+            with PostgresStore(url.replace("owner@", "counted@")) as store:
+                store.put([Memory("cat", id="e")], namespace="own")
+                assert len(store.space(View("own"), IndexSettings()).search("bm25", Ask("cat"), k=5).ids) == 2
+                assert store.space(View(""), IndexSettings()).search("bm25", Ask("cat"), k=5).ids == []
+            assert conn.execute("SELECT n FROM terms WHERE (namespace, term) = ('own', 'cat')").fetchone() == (2,)
+        pg_server.drop(url)
+
+    def test_a_term_that_nobody_has_is_forgotten(self, pg_url, schema):
+        with PostgresStore(pg_url, schema=schema) as store, psycopg.connect(pg_url, autocommit=True) as conn:
+            store.put([Memory("secret cat", id="a"), Memory("cat", id="b")])
+            store.put([Memory("dog cat", id="b")])
+            query = f'SELECT term, n FROM "{schema}".terms ORDER BY 1'
+            assert conn.execute(query).fetchall() == [("cat", 2), ("dog", 1), ("secret", 1)]
+            store.erase(["a"])
+            assert conn.execute(query).fetchall() == [("cat", 1), ("dog", 1)]
+            store.delete(["b"])
+            assert conn.execute(query).fetchall() == []
+            assert store.check() == []
+
     def test_two_clients_open_an_empty_database_at_once(self, pg_server):
         url, errors = pg_server.database(), []
         barrier = threading.Barrier(4)
@@ -294,6 +338,8 @@ class TestSchema:
         ("damage", "words"),
         [
             ("DELETE FROM postings WHERE term = 'cat'", "postings"),
+            ("UPDATE terms SET n = 7 WHERE term = 'cat'", "is counted 7 times"),
+            ("DELETE FROM terms WHERE term = 'cat'", "is counted 0 times"),
             ("DELETE FROM documents", "cannot be found by its words"),
             ("UPDATE spaces SET memories = 7", "counts 7"),
             ("DELETE FROM embeddings", "vector"),

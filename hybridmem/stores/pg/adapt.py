@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from psycopg import Connection
-from psycopg.adapt import Loader
+from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 from psycopg.types.string import StrDumperUnknown
 
 from hybridmem.stores.codec import clean
 
-__all__ = ["adapt", "translate"]
+__all__ = ["Packed", "adapt", "translate"]
 
 _INSERT_NEW = re.compile(r"^INSERT OR IGNORE INTO (.*)$", re.DOTALL)
 
@@ -23,6 +23,17 @@ class _Dumper(StrDumperUnknown):
 
     def dump(self, obj: str) -> Any:
         return super().dump(clean(obj))
+
+
+class Packed(bytes):
+    """A value in the server's own bytes: bound as it is, of the type that the statement casts it to."""
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> Any:
+        return obj
 
 
 class _JsonLoader(Loader):
@@ -37,6 +48,7 @@ class _JsonLoader(Loader):
 def adapt(conn: Connection[Any], /) -> None:
     """Let a connection speak as above."""
     conn.adapters.register_dumper(str, _Dumper)
+    conn.adapters.register_dumper(Packed, _PackedDumper)
     conn.adapters.register_loader("json", _JsonLoader)
 
 

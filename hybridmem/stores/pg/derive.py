@@ -17,6 +17,7 @@ from hybridmem.indexes.graph import GraphSettings
 from hybridmem.indexes.lexical import WEIGHTS, weigh
 from hybridmem.stores.codec import BODY, decode_vector
 from hybridmem.stores.log import Head
+from hybridmem.stores.pg import frequencies
 from hybridmem.stores.pg.bulk import insert, insert_vectors
 from hybridmem.stores.pg.engines import Lexical
 from hybridmem.stores.pg.wording import Doc
@@ -102,6 +103,7 @@ class Deriver:
             "links_key": self.links_key,
             "entities": named,
             "max_links": self.max_links,
+            "terms": "counted",
             **self.lexical.to_dict(),
         }
 
@@ -151,13 +153,14 @@ class Deriver:
             body, mem, id_ = item.body, item.head.mem, item.head.id
             if body is None:
                 continue
-            frequencies, length = weigh(_fields(body), analyzer=self.analyzer)
-            documents.append((namespace, mem, length, list(frequencies)))
-            postings += [(namespace, term, mem, tf, length) for term, tf in frequencies.items()]
+            words, length = weigh(_fields(body), analyzer=self.analyzer)
+            documents.append((namespace, mem, length, list(words)))
+            postings += [(namespace, term, mem, tf, length) for term, tf in words.items()]
             mentions += [(namespace, key, id_, name) for key, name in self._entities(body)]
             pointers += [(namespace, id_, target) for target in self._links(body) if target != id_]
         insert(raw, "documents", ("text", "bigint", "real", "text[]"), documents)
         insert(raw, "postings", ("text", "text", "bigint", "real", "real"), sorted(postings))
+        frequencies.add(raw, namespace, [row[1] for row in postings])
         insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
         insert(raw, "pointers", ("text", "text", "text"), pointers)
         return float(sum(row[2] for row in documents))
@@ -225,11 +228,7 @@ class Deriver:
 def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[int, float]:
     """Take the terms, entities and links of memories away; how many had any, and Σ|D| of those."""
     mems = sorted(item.head.mem for item in items)
-    raw.execute(
-        "DELETE FROM postings p USING (SELECT d.mem, unnest(d.terms) AS term FROM documents d WHERE d.namespace = %s "
-        "AND d.mem = ANY(%s)) q WHERE p.namespace = %s AND p.term = q.term AND p.mem = q.mem",
-        (namespace, mems, namespace),
-    )
+    frequencies.take_away(raw, namespace, mems)
     lengths = raw.execute(
         "DELETE FROM documents WHERE namespace = %s AND mem = ANY(%s) RETURNING length", (namespace, mems)
     ).fetchall()

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+import struct
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from hybridmem.embed import Vector, unit
 from hybridmem.errors import EmbeddingError
 from hybridmem.filter_sql import SQL
+from hybridmem.stores.pg.adapt import Packed
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.stores.pg.lexical import ENTRY
 from hybridmem.types import Entry
 
-__all__ = ["Nearest", "as_text", "cosines", "index_name", "index_sql", "question", "ranked", "tied"]
+__all__ = ["Nearest", "by_score", "cosines", "index_name", "index_sql", "packed", "question", "ranked", "tied"]
 
 LIMIT = 4000
 """pgvector indexes half-precision vectors of up to so many dimensions."""
@@ -51,8 +53,12 @@ def cosines(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[float]:
 
 def ranked(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[tuple[Any, ...]]:
     """Rows (vector, *entry) as (score, *entry): by cosine, then the newer, then the smaller id."""
-    scored = [(score, *row[1:]) for score, row in zip(cosines(rows, asked), rows, strict=True)]
-    return sorted(scored, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))
+    return by_score([(score, *row[1:]) for score, row in zip(cosines(rows, asked), rows, strict=True)])
+
+
+def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
+    """Rows (score, *entry): by score, then the newer, then the smaller id."""
+    return sorted(rows, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))
 
 
 def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
@@ -62,9 +68,9 @@ def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
     return float(rows[k - 1][0]) - _CLOSE
 
 
-def as_text(row: Vector, /) -> str:
-    """A vector as pgvector reads it."""
-    return "[" + ",".join(map(repr, row.tolist())) + "]"
+def packed(row: Vector, /) -> Packed:
+    """A vector as pgvector sends and receives it."""
+    return Packed(struct.pack(">hh", len(row), 0) + row.astype(">f4").tobytes())
 
 
 def index_name(dim: int, prefix: int | None, /) -> str:
@@ -107,7 +113,7 @@ class Nearest:
         Only numbers are sorted; the vectors of the few that won are fetched afterwards. `within`: all whose cosine is
         at least so high, the newest of equals first, which is asked where `tied` says that the few were too few.
         """
-        rest, near = restriction(allowed), as_text(row)
+        rest, near = restriction(allowed), packed(row)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
         bound: tuple[Any, ...] = (near, self.namespace, len(row), *rest.params)
         if within is None:
@@ -122,22 +128,38 @@ class Nearest:
             (*bound, self.namespace),
         )
 
+    def closest(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
+        """The k nearest to the vector `v` of a table `q` (mem), and a few more: a part of a statement."""
+        rest = restriction(allowed)
+        join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        return SQL(
+            f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} "
+            f"ORDER BY e.embedding <#> (SELECT v FROM q) LIMIT {k + _SPARE:d}",
+            (self.namespace, dim, *rest.params),
+        )
+
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
         """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
-        dim, rest = len(row), restriction(allowed)
+        found, bound = self.walked(len(row), allowed, k)
+        return SQL(
+            f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(v.embedding), {ENTRY} FROM ({found}) t "
+            "JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem",
+            (packed(row), *bound, self.namespace),
+        )
+
+    def walked(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
+        """The same by HNSW: what it finds, walking on until enough have passed the filter."""
+        rest = restriction(allowed)
         # OFFSET 0: each neighbour is asked whether it passes. The planner cannot know how many pass a filter over
         # expressions, guesses very few, and would measure the distance of all that pass.
         each = f"CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.mem = e.mem{rest.text} OFFSET 0) m "
         join = each if allowed is not None else ""
-        place = _indexed("e.embedding", dim, self.prefix)
-        near = as_text(row[: self.prefix] if self.prefix else row)
+        asked = _indexed("(SELECT v FROM q)", dim, self.prefix)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
-            f"SELECT vector_send(t.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding FROM embeddings e {join}"
-            f"WHERE e.namespace = ? AND e.dim = {dim:d} "
-            f"ORDER BY {place} <=> ?::halfvec({self.prefix or dim:d}) LIMIT {wide:d}) t "
-            "JOIN memories m ON m.mem = t.mem",
-            (*rest.params, self.namespace, near),
+            f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
+            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {asked} LIMIT {wide:d}",
+            (*rest.params, self.namespace),
         )
 
     def score(self, row: Vector, ids: Sequence[str], /) -> SQL:

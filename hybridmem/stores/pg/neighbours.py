@@ -1,4 +1,7 @@
-"""The graph inside the server: one recursive statement fetches who is within reach of the seeds; the rest is pure.
+"""The graph inside the server: one statement fetches who is within reach of the seeds; the rest is pure.
+
+Where nothing but threads joins the memories of a namespace, that is a few neighbours before and after each seed; where
+there are links or entities, the statement is a recursive one.
 
 The numbers are those of `GraphIndex`: it runs on the small piece of graph that came back. Everything within hops − 1
 of a seed comes with all its edges, so what activation can reach is complete.
@@ -9,32 +12,41 @@ of a seed comes with all its edges, so what activation can reach is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
 from hybridmem.indexes.roster import Extra, Roster
 from hybridmem.indexes.spreading import Picture
 from hybridmem.stores.pg.chosen import Chosen
-from hybridmem.stores.pg.lexical import ENTRY
+from hybridmem.stores.pg.lexical import ENTRY, entry_of
 from hybridmem.types import Activation, Edge, Entry, Hits
 
-__all__ = ["ServerGraph", "neighbourhood"]
+__all__ = ["Joined", "ServerGraph", "neighbourhood", "thread_neighbours"]
 
 MOST = 50_000
 """No more nodes than this are fetched, whatever hangs together."""
 Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
+_ID = 3
+"""Where `thread_neighbours` has an entry's id."""
+_PLAIN = Extra()
 _SHOWN = "m.live AND m.status <> 'superseded'"
 
 
-def _thread(way: str, order: str) -> str:
+_WAYS = (("<", "DESC"), (">", "ASC"))
+"""Back and forth in a thread."""
+
+
+def _along(way: str, order: str, columns: str, limit: str) -> str:
+    """Those of its thread before (or after) a memory `w`, the nearest first."""
     return (
-        "SELECT t.id FROM (SELECT n.id FROM memories n WHERE n.namespace = w.namespace AND n.thread = w.thread "
-        f"AND n.live AND n.status <> 'superseded' AND n.thread IS NOT NULL AND (n.created_at, n.born) {way} "
-        f"(w.created_at, w.born) ORDER BY n.created_at {order}, n.born {order} LIMIT 1) t"
+        f"SELECT {columns} FROM memories m WHERE m.namespace = w.namespace AND m.thread = w.thread AND {_SHOWN} "
+        f"AND m.thread IS NOT NULL AND (m.created_at, m.born) {way} (w.created_at, w.born) "
+        f"ORDER BY m.created_at {order}, m.born {order} LIMIT {limit}"
     )
 
 
@@ -56,7 +68,7 @@ def _steps(settings: GraphSettings) -> str:
         steps.append("SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id")
         steps.append("SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id")
     if settings.thread > 0:
-        steps += [_thread("<", "DESC"), _thread(">", "ASC")]
+        steps += [f"SELECT t.id FROM ({_along(*way, 'm.id', '1')}) t" for way in _WAYS]
     if settings.entities is not None and settings.shared > 0:
         steps.append(
             "SELECT o.id FROM mentions x CROSS JOIN LATERAL (SELECT o.id FROM mentions o WHERE o.namespace = "
@@ -114,15 +126,48 @@ def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings,
     return SQL(" UNION ALL ".join(parts), (*bound, *[namespace] * (len(parts) - 1)))
 
 
-def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> tuple[Picture, list[Entry]]:
-    """The piece of graph as an index, frozen; and its nodes."""
+def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSettings, /, *, hops: int) -> SQL:
+    """The statement for threads alone: rows (more, born, asks, *entry), some of them twice.
+
+    `more`: something else joins memories of this namespace, so these rows are not all that is within reach.
+    """
+    tables = ["edges"] * (settings.explicit > 0) + ["pointers"] * (settings.metadata > 0)
+    tables += ["mentions"] * (settings.entities is not None and settings.shared > 0)
+    more = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = ?)" for table in tables]) or "FALSE"
+    parts = ["SELECT (SELECT more FROM more), w.* FROM w"]
+    if settings.thread > 0:
+        both = [_along(*way, f"m.born, m.asks, {ENTRY}", "?") for way in _WAYS]
+        parts += [f"SELECT (SELECT more FROM more), n.* FROM seeds w CROSS JOIN LATERAL ({found}) n" for found in both]
+    return SQL(
+        f"WITH more AS MATERIALIZED (SELECT {more} AS more), seeds AS MATERIALIZED (SELECT m.* FROM memories m "
+        f"WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_SHOWN}), "
+        f"w AS (SELECT m.born, m.asks, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
+        (*[namespace] * len(tables), namespace, list(seeds), *[hops] * (len(parts) - 1)),
+    )
+
+
+class _Piece(NamedTuple):
+    """What was fetched: nodes (born, asks, entry) by age, and what joins them beside threads."""
+
+    nodes: list[tuple[int, bool, Entry]]
+    mentions: Mapping[str, list[str]] = MappingProxyType({})
+    pointers: Mapping[str, list[str]] = MappingProxyType({})
+    edges: Iterable[Edge] = ()
+
+
+def _read_threads(rows: Iterable[Sequence[Any]]) -> _Piece:
+    nodes = {row[_ID]: (row[1], row[2], entry_of(row[_ID:])) for row in rows}
+    return _Piece(sorted(nodes.values(), key=itemgetter(0)))
+
+
+def _read(rows: Iterable[Sequence[Any]]) -> _Piece:
     mentions: dict[str, list[str]] = {}
     pointers: dict[str, list[str]] = {}
     edges: dict[tuple[str, str, str], Edge] = {}
     nodes: list[tuple[int, bool, Entry]] = []
     for kind, a, b, name, weight, born, asks, *fields in rows:
         if kind == "n":
-            nodes.append((born, asks, Entry._make(fields)))
+            nodes.append((born, asks, entry_of(fields)))
         elif kind == "e":
             edges[a, b, name] = Edge(a, b, name, weight)
         elif kind == "p":
@@ -130,15 +175,29 @@ def _picture(rows: Sequence[tuple[Any, ...]], settings: GraphSettings) -> tuple[
         else:
             mentions.setdefault(a, []).append(name)
     nodes.sort(key=itemgetter(0))
+    return _Piece(nodes, mentions, pointers, edges.values())
+
+
+def _picture(piece: _Piece, settings: GraphSettings) -> tuple[Picture, list[Entry]]:
+    """The piece of graph as an index, frozen; and its nodes."""
+    nodes, mentions, pointers, edges = piece
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
     roster = Roster()
     for born, asks, entry in nodes:
-        links = pointers.get(entry.id)
-        named = tuple(mentions.get(entry.id, ()))
+        id_ = entry[0]
+        links = pointers.get(id_)
+        named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        roster.note(entry.id, entry, born, Extra(asks, named, links))
-    index.load(roster, edges.values())
+        roster.note(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+    index.load(roster, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
+
+
+@dataclass(slots=True)
+class Joined:
+    """What is known of a namespace: whether more than threads joins its memories. Asked until it is so."""
+
+    by_more: bool = False
 
 
 class ServerGraph:
@@ -153,22 +212,30 @@ class ServerGraph:
         *,
         items: Callable[[Sequence[str]], list[Any]],
         learn: Callable[[Iterable[Entry]], None],
+        joined: Joined,
         allowed: Set[str] | None = None,
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
-        self._items, self._learn, self._allowed = items, learn, allowed
+        self._items, self._learn, self._joined, self._allowed = items, learn, joined, allowed
         self._seen: dict[tuple[frozenset[str], int], Picture] = {}
 
     def _around(self, seeds: Mapping[str, float], hops: int) -> Picture:
         key = (frozenset(seeds), hops)
         found = self._seen.get(key)
         if found is None:
-            rows = self._run(neighbourhood(self._namespace, sorted(seeds), self._settings, hops=hops))
-            found, nodes = _picture(rows, self._settings)
+            found, nodes = _picture(self._fetch(sorted(seeds), hops), self._settings)
             self._learn(nodes)
             found = replace(found, fetch=self._items, allowed=self._choose([node.id for node in nodes]))
             self._seen[key] = found
         return found
+
+    def _fetch(self, seeds: Sequence[str], hops: int) -> _Piece:
+        if not self._joined.by_more:
+            rows = self._run(thread_neighbours(self._namespace, seeds, self._settings, hops=hops))
+            self._joined.by_more = bool(rows) and rows[0][0]
+            if not self._joined.by_more:
+                return _read_threads(rows)
+        return _read(self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops)))
 
     def _choose(self, ids: Sequence[str]) -> Set[str] | None:
         """Which of these nodes may take part: a filter is asked in the server about these alone."""

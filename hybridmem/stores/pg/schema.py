@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from hybridmem.errors import SchemaVersionError, StoreError
+from hybridmem.stores.pg import frequencies
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.errors import one_line
 
@@ -21,18 +22,20 @@ __all__ = [
     "get_setting",
     "has_vectors",
     "prepare",
+    "protect",
     "set_setting",
     "version_of",
 ]
 
-VERSION = 2
+VERSION = 3
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the one sequence; taken last in a write, so that numbers follow the order of commits
 #   spaces     one row per namespace, locked by its writer: the newest seq, and live N and Σ|D| for BM25
 # Derived, for the memories that the live view shows (there, not superseded):
 #   documents  a memory's terms and length       postings   (namespace, term, memory, tf, length)
-#   mentions   its entities                      pointers   the ids listed in its metadata
+#   terms      how many memories have a term     mentions   its entities
+#   pointers   the ids listed in its metadata
 #   embeddings its vector at length 1 (made with the first vector, since it needs pgvector)
 TABLES = """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
@@ -96,6 +99,7 @@ CREATE TABLE documents (
 CREATE TABLE postings (
   namespace text COLLATE "C" NOT NULL, term text COLLATE "C" NOT NULL, mem bigint NOT NULL, tf real NOT NULL,
   length real NOT NULL, PRIMARY KEY (namespace, term, mem) INCLUDE (tf, length));
+{terms}
 CREATE TABLE mentions (
   namespace text COLLATE "C" NOT NULL, entity text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
   name text NOT NULL, PRIMARY KEY (namespace, entity, id));
@@ -109,11 +113,11 @@ CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at f
   LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
   UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
   RETURNING c.seq, c.at $$
-"""
+""".replace("{terms}", frequencies.TABLE)
 
 TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
-    "mentions", "pointers",
+    "terms", "mentions", "pointers",
 )  # fmt: skip
 """The tables whose rows belong to a namespace (and `embeddings`, once it is there)."""
 
@@ -153,6 +157,17 @@ EXCEPTION WHEN data_exception THEN RETURN NULL;
 END $$
 """
 
+# The role's own name decides, which no statement of the role can change (a setting could be).
+_MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
+
+
+def protect(conn: Conn, table: str, /) -> None:
+    """Row-level security for one table: a role sees and changes the rows of its namespaces."""
+    conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
+    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_MINE}) WITH CHECK ({_MINE})")
+
+
 Migration = Callable[[Conn], None]
 
 
@@ -166,7 +181,23 @@ def _drop_full_indexes(conn: Conn) -> None:
         conn.raw.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes}
+def _count_terms(conn: Conn) -> None:
+    """2 → 3: how many memories have a term is kept. Clients that do not count, and are still open, may not write."""
+    from hybridmem.stores.pg.derive import Deriver  # which is built on these tables
+
+    conn.raw.execute("SET LOCAL statement_timeout = 0")
+    conn.raw.execute(frequencies.TABLE)
+    frequencies.count_all(conn.raw)
+    set_setting(conn, "derived", {**Deriver().to_dict(), **(get_setting(conn, "derived") or {})})
+    if conn.raw.execute("SELECT to_regclass('tenants')").fetchone() != (None,):
+        protect(conn, "terms")
+        for (role,) in conn.raw.execute("SELECT DISTINCT role FROM tenants JOIN pg_roles ON rolname = role").fetchall():
+            conn.raw.execute(
+                sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON terms TO {}").format(sql.Identifier(role))
+            )
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms}
 """From each version to the next: `{1: change}` brings a store of version 1 to version 2."""
 
 

@@ -7,7 +7,7 @@ from psycopg import sql
 from hybridmem.errors import ConfigError
 from hybridmem.stores.pg.database import Conn
 from hybridmem.stores.pg.engines import Lexical
-from hybridmem.stores.pg.schema import TENANT_TABLES, has_vectors
+from hybridmem.stores.pg.schema import TENANT_TABLES, has_vectors, protect
 
 __all__ = ["grant", "revoke"]
 
@@ -22,8 +22,6 @@ ALTER TABLE versions DROP CONSTRAINT IF EXISTS versions_in_space;
 ALTER TABLE versions ADD CONSTRAINT versions_in_space FOREIGN KEY (namespace, mem)
   REFERENCES memories (namespace, mem) DEFERRABLE INITIALLY DEFERRED
 """
-# The role's own name decides, which no statement of the role can change (a setting could be).
-_MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
 
 
 def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, /) -> None:
@@ -43,9 +41,7 @@ def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, 
     beside = [*(["embeddings"] if has_vectors(conn) else []), *([] if words is None else [words.table])]
     tables = [*TENANT_TABLES, *beside]
     for table in tables:
-        conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-        conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
-        conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_MINE}) WITH CHECK ({_MINE})")
+        protect(conn, table)
     name, place = sql.Identifier(role), sql.Identifier(schema)
     owned = sql.SQL(", ").join(map(sql.Identifier, tables))
     for statement in (

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.embed import Vector
 from hybridmem.errors import EmbeddingError
+from hybridmem.fanout import Job, run, settle
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
-from hybridmem.stores.pg import lexical, nearest
-from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known
+from hybridmem.stores.pg import lexical, nearest, together
+from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known, entry_of
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
-from hybridmem.stores.pg.neighbours import ServerGraph
+from hybridmem.stores.pg.neighbours import Joined, ServerGraph
 from hybridmem.stores.pg.wording import Run, Searcher
 from hybridmem.types import Entry, Graph, Hits
 
@@ -24,6 +27,15 @@ __all__ = ["PgSpace"]
 _END = 1 + len(Entry._fields)
 _TRUST = 5.0
 """For so many seconds what is known of a namespace's size decides how its vectors are searched."""
+
+
+class _Size(NamedTuple):
+    """Whether there are many vectors of a dimension, and an HNSW index for them, as was seen at some time."""
+
+    at: float
+    dim: int
+    many: bool
+    indexed: bool
 
 
 class PgSpace:
@@ -55,7 +67,8 @@ class PgSpace:
         """The engine that ranks words instead of the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
         self._known: dict[tuple[tuple[str, float], ...], Known] = {}
-        self._large: tuple[float, int, bool] = (0.0, 0, False)
+        self._joined = Joined()
+        self._known_size = _Size(0.0, 0, many=False, indexed=False)
 
     def refresh(self) -> None:
         """A new question: what was read for an earlier one may be out of date."""
@@ -71,8 +84,39 @@ class PgSpace:
         rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
-            entries[row[1]] = Entry._make(row[1:_END])
+            entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
+
+    def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
+        """Both arms' k best and what each thinks of the other's: by one statement, or in a large namespace by two.
+
+        None where that will not do: another engine for words, no words or no vectors to ask for, fewer than HNSW was
+        asked for, or equals beyond what was brought. Then each arm is asked by itself.
+        """
+        check_k(k)
+        terms = query_terms(ask.text, analyzer=self._settings.analyzer)
+        if not terms or self._beside is not None or ask.vector is None or not self._searches_vectors():
+            return None
+        row = question(ask.vector)
+        size = self._size(len(row))
+        asked = (self._bm25, self._nearest, terms, row, ask.allowed, k)
+        if size.many:
+            words, near = self._at_once(*together.apart(*asked, indexed=size.indexed))
+            rows: Sequence[tuple[Any, ...]] = together.merged(words, near)
+        else:
+            rows = near = self._run(together.both(*asked))
+        if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
+            return None  # or there are no vectors, or others than these: asked alone, the arm says so
+        self._learn([entry_of(row[4:]) for row in rows])
+        return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
+
+    def _at_once(self, *statements: SQL) -> list[Sequence[tuple[Any, ...]]]:
+        outcomes = run([Job(str(place), partial(self._run, one)) for place, one in enumerate(statements)])
+        settle(outcomes, wrap=False)
+        return [outcome.value for outcome in outcomes]
+
+    def _searches_vectors(self) -> bool:
+        return self._settings.vectors and self._has_vectors()
 
     def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
@@ -88,7 +132,7 @@ class PgSpace:
         return rows[:k]
 
     def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
-        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+        if ask.vector is None or not self._searches_vectors():
             return ()
         row = question(ask.vector)
         if self._is_large(len(row)):
@@ -105,8 +149,11 @@ class PgSpace:
 
     def _is_large(self, dim: int) -> bool:
         """Whether the namespace holds many vectors and there is an HNSW index for them."""
-        at, known, large = self._large
-        if known != dim or time.monotonic() - at > _TRUST:
+        size = self._size(dim)
+        return size.many and size.indexed
+
+    def _size(self, dim: int) -> _Size:
+        if self._known_size.dim != dim or time.monotonic() - self._known_size.at > _TRUST:
             name = index_name(dim, self._nearest.prefix)
             rows = self._run(
                 SQL(
@@ -115,12 +162,11 @@ class PgSpace:
                     (self._namespace, self._exact_below, name),
                 )
             )
-            many, indexed = rows[0]
-            large = bool(many and indexed)
+            many, indexed = map(bool, rows[0])
             if many and not indexed:
                 self._want_index(dim)
-            self._large = (time.monotonic(), dim, large)
-        return large
+            self._known_size = _Size(time.monotonic(), dim, many, indexed)
+        return self._known_size
 
     def _check_dimension(self, dim: int) -> None:
         rows = self._run(SQL("SELECT dim FROM embeddings WHERE namespace = ? LIMIT 1", (self._namespace,)))
@@ -133,12 +179,13 @@ class PgSpace:
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
             found: dict[str, float] = dict(self._word_scores(terms, ids)) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
-        if ask.vector is None or not self._settings.vectors or not self._has_vectors():
+        if ask.vector is None or not self._searches_vectors():
             return [None] * len(ids)
-        row = question(ask.vector)
+        return list(map(self._cosines(question(ask.vector), ids).get, ids))
+
+    def _cosines(self, row: Vector, ids: Sequence[str]) -> dict[str, float]:
         rows = self._run(self._nearest.score(row, ids))
-        cosine = dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
-        return [cosine.get(id_) for id_ in ids]
+        return dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
 
     def _word_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
         if self._beside is not None:
@@ -165,7 +212,7 @@ class PgSpace:
                     (self._namespace, missing),
                 )
             )
-            known.update((row[0], Entry._make(row)) for row in rows)
+            known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
@@ -173,10 +220,18 @@ class PgSpace:
         settings = self._settings.graph
         if settings is None:
             return None
-        return ServerGraph(self._namespace, settings, self._run, items=self.entries, learn=self._learn, allowed=allowed)
+        return ServerGraph(
+            self._namespace,
+            settings,
+            self._run,
+            items=self.entries,
+            learn=self._learn,
+            joined=self._joined,
+            allowed=allowed,
+        )
 
     def _learn(self, entries: Iterable[Entry]) -> None:
-        self._entries.update((entry.id, entry) for entry in entries)
+        self._entries.update([(entry[0], entry) for entry in entries])
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

@@ -95,6 +95,11 @@ _PROMISES = (
         "WHERE cardinality(d.terms) <> COALESCE(p.n, 0)",
     ),
     (
+        "term {1!r} of namespace {0!r} is counted {2} times, but {3} memories have it: reindex",
+        "SELECT namespace, term, COALESCE(t.n, 0), COALESCE(p.n, 0) FROM terms t FULL JOIN (SELECT namespace, term, "
+        "count(*) AS n FROM postings GROUP BY 1, 2) p USING (namespace, term) WHERE t.n IS DISTINCT FROM p.n",
+    ),
+    (
         "namespace {0!r} counts {1} memories of length {2}, but shows {3} of length {4}: reindex",
         "SELECT s.namespace, s.memories, s.length, COALESCE(d.n, 0), COALESCE(d.l, 0) FROM spaces s LEFT JOIN (SELECT "
         "namespace, count(*) AS n, sum(length::float8) AS l FROM documents GROUP BY 1) d USING (namespace) "
@@ -150,7 +155,7 @@ def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
 def rebuild(conn: Conn, deriver: Deriver, name: str, progress: Progress | None = None, /) -> int:
     """Build everything derived again from the log; in a transaction that holds the store alone."""
     raw = conn.raw
-    tables = ["documents", "postings", "mentions", "pointers"] + (["embeddings"] if has_vectors(conn) else [])
+    tables = ["documents", "postings", "terms", "mentions", "pointers"] + (["embeddings"] if has_vectors(conn) else [])
     for table in tables:
         raw.execute(f"DELETE FROM {table}")
     deriver.lexical.create(conn, name, anew=True)
