@@ -95,6 +95,7 @@ class Embedder:
             ("batch_size", batch_size, 1),
             ("retries", retries, 0),
             ("cache_size", cache_size, 0),
+            ("backoff", backoff, 0),
         ):
             if value < least:
                 raise ConfigError(f"{label} must be at least {least}, not {value!r}")

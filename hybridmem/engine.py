@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TypeVar
 from hybridmem.abstain import answer_confidence
 from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.explain import Explanation, Trace
 from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
 from hybridmem.fusion import Fusion
@@ -29,6 +30,7 @@ __all__ = ["Engine"]
 T = TypeVar("T")
 _Found = dict[str, Hits]
 _Known = dict[str, dict[str, float]]
+log = logging.getLogger("hybridmem")
 OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
@@ -148,7 +150,7 @@ class Engine:
 
         A space that can answer all of it at once is asked so; it may decline.
         """
-        both = getattr(space, "both", None)
+        both = getattr(space, "both", None) if ask.text.strip() else None  # of nothing there is no vector
         if both is not None and recipe.complete and self.embedder is not None and all(recipe.weights_for(self.arms)):
             if ask.vector is None:
                 ask = ask._replace(vector=only(Job("vector", partial(self.embedder.query, ask.text))))
@@ -176,10 +178,16 @@ class Engine:
         settle(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 
-    def asks_vectors(self, question: Question) -> bool:
-        """Whether the vector arm will be asked: it has a weight, and there is something to embed."""
+    async def embedded(self, question: Question) -> Question:
+        """The question with its vector, without holding up the event loop; embedding it is part of the vector arm."""
         weights = dict(zip(self.arms, question.recipe.weights_for(self.arms), strict=True))
-        return weights.get("vector", 0.0) > 0 and bool(question.text.strip())
+        if self.embedder is None or not weights["vector"] or not question.text.strip():
+            return question
+        try:
+            return question._replace(vector=await self.embedder.aquery(question.text))
+        except EmbeddingError as error:
+            settle([Outcome("vector", error=error)])
+            raise
 
     def fuse(self, answer: Answer, trace: Trace | None = None) -> Ranking:
         """The pure part: the same lists, clock, graph and recipe give the same ranking."""
@@ -258,7 +266,14 @@ class Engine:
         if self.embedder is not None:
             self.embedder.probe()
             record(self.store, self.embedder, unfinished=True)
-            embed_again(self.store, self.embedder, names, progress)
+            try:
+                embed_again(self.store, self.embedder, names, progress)
+            except BaseException:
+                if embedder is not None:  # vectors of two models now: nobody may compare them
+                    self.embedder, self.settings = None, self.settings._replace(vectors=False)
+                    self.forget_spaces()
+                    log.warning("embedding was cut short: words and graph answer alone until it is done again")
+                raise
             record(self.store, self.embedder)
         self.forget_spaces()
         for name in names:

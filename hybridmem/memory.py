@@ -228,9 +228,7 @@ class HybridMemory:
 
     async def asearch(self, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
-        question = self._question(query, **how)
-        if self.embedder is not None and self._engine.asks_vectors(question):
-            question = question._replace(vector=await self.embedder.aquery(query))
+        question = await self._engine.embedded(self._question(query, **how))
         touch = bool(how.get("touch"))
         return await self._engine.aside(lambda: self._results(question, touch=touch))
 

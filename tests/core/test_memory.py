@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
+from hybridmem.embed import as_embedder
 from hybridmem.errors import (
+    ArmError,
     ConfigError,
     EmbeddingError,
     MissingExtraError,
@@ -346,6 +348,43 @@ def test_a_function_that_gives_another_dimension_writes_nothing(tmp_path):
         other.add("a dog")
     with HybridMemory(tmp_path / "memory.db", embedder=lambda texts: [[1.0, 2.0] for _ in texts]) as memory:
         assert ids(memory.search("cat")) == ["a"]
+
+
+async def test_a_question_that_cannot_be_embedded_fails_alike_everywhere():
+    def embed(texts):
+        if "boom" in texts:
+            raise TypeError("no boom")
+        return toy(texts)
+
+    with HybridMemory(embedder=embed) as memory:
+        memory.add("a cat")
+        with pytest.raises(ArmError, match=r"arm 'vector' failed: EmbeddingError.*no boom") as sync:
+            memory.search("boom")
+        with pytest.raises(ArmError, match=r"arm 'vector' failed: EmbeddingError.*no boom") as other:
+            await memory.asearch("boom")
+    assert sync.value.arm == other.value.arm == "vector"
+    assert isinstance(other.value.__cause__, EmbeddingError)
+
+
+def test_an_embedding_cut_short_is_not_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr("hybridmem.reembedding.BATCH", 2)
+    left = [3]
+
+    def other(texts):
+        left[0] -= 1
+        if left[0] < 0:
+            raise TypeError("down")
+        return [row[::-1] for row in toy(texts)]  # the same dimension, another meaning
+
+    with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+        memory.add_many([{"text": f"cat {n}", "id": f"c{n}"} for n in range(8)])
+        with pytest.raises(EmbeddingError, match="down"):
+            memory.reindex(embedder=as_embedder(other, name="other"))
+        assert memory.arms == ("bm25",)
+        assert len(memory.search("cat")) == 8
+    left[0] = 99
+    with HybridMemory(tmp_path / "memory.db", embedder=as_embedder(other, name="other")) as memory:
+        assert [hit.score for hit in memory.search_arm("vector", "cat 1", k=1)] == pytest.approx([1.0])
 
 
 def test_an_embedder_that_fails_does_not_take_over(tmp_path):

@@ -92,6 +92,12 @@ class TestSameAnswers:
         same(*(view.search(query, as_of=start + 25, **how) for view in views))
         assert views[0].check() == []
 
+    def test_a_blank_question_has_no_answer(self, pair):
+        both, _ = pair
+        for memory in both:
+            memory.add("a cat", id="a")
+            assert memory.search("  ") == memory.search_arm("vector", "") == []
+
     def test_scores_of_given_memories_and_coverage(self, pair):
         both, _ = pair
         for memory in both:
