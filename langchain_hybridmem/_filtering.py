@@ -12,7 +12,7 @@ from hybridmem.conditions import Condition, Not, Test
 from hybridmem.errors import ConfigError
 from hybridmem.filters import compile_predicate, parse, to_chroma
 
-__all__ = ["check_of", "store_filter"]
+__all__ = ["check_of", "joined", "store_filter"]
 
 Check = Callable[[Document], bool]
 _NO_METADATA = ("id", "text")
@@ -29,6 +29,17 @@ def check_of(filter: Any, /) -> Check:
         return filter  # type: ignore[no-any-return]
     matches = compile_predicate(filter)
     return lambda document: matches({"id": document.id, "text": document.page_content, **document.metadata})
+
+
+def joined(own: Any, filter: Any, /) -> Any:
+    """A filter that holds where both do, because an arm's own stays in force; None where they cannot be joined."""
+    if own is None:
+        return filter
+    try:
+        parse(both := {"$and": [own, filter]})
+    except ConfigError:  # a function, or a store's own language
+        return None
+    return both
 
 
 def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check | None]:
