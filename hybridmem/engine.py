@@ -108,7 +108,7 @@ class Engine:
         """The recipe for the arms that exist: a weight for an absent vector arm is left out."""
         if self.embedder is not None or not isinstance(recipe.weights, Mapping):
             return recipe
-        kept = {arm: weight for arm, weight in recipe.weights.items() if arm in self.arms}
+        kept = {arm: weight for arm, weight in recipe.weights.items() if arm != "vector"}
         return replace(recipe, weights=kept or None)
 
     def answer(self, question: Question) -> Answer:
