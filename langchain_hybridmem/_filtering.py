@@ -28,6 +28,8 @@ def check_of(filter: Any, /) -> Check:
     if callable(filter):
         return filter  # type: ignore[no-any-return]
     matches = compile_predicate(filter)
+    if not _beside_metadata(parse(filter)):
+        return lambda document: matches(document.metadata)
     return lambda document: matches({"id": document.id, "text": document.page_content, **document.metadata})
 
 
@@ -58,11 +60,15 @@ def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check |
     except ConfigError:
         return filter, None
     check = check_of(filter)
-    if any(test.field.name in _NO_METADATA and not test.field.path for test in _tests(condition)):
+    if _beside_metadata(condition):
         return None, check
     if "Chroma" in names:
         return _chroma(condition), check
     return (filter if isinstance(filter, Mapping) else None), check
+
+
+def _beside_metadata(condition: Condition) -> bool:
+    return any(test.field.name in _NO_METADATA and not test.field.path for test in _tests(condition))
 
 
 def _tests(condition: Condition) -> Iterator[Test]:
