@@ -12,7 +12,10 @@ from hybridmem.fusion import Fusion
 from hybridmem.recipes import load_recipe
 from hybridmem.stages import Competition, HalfLife, QualityGate, SourceDedup
 
-__all__ = ["shaped"]
+__all__ = ["MEMORY_ARMS", "shaped"]
+
+MEMORY_ARMS = ("bm25", "vector")
+"""What a recipe for a memory may name, also where there is no embedder yet."""
 
 STARTING_FLOORS = {"bm25": 1.0, "vector": 0.5}
 

@@ -16,7 +16,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fanout import in_thread
-from langchain_hybridmem._filtering import check_of, store_filter
+from langchain_hybridmem._filtering import check_of, joined, store_filter
 from langchain_hybridmem._runs import Patience
 from langchain_hybridmem._scores import Scored, asimilarities, similarities
 
@@ -166,11 +166,12 @@ class Arm:
             asked["k"] = wish.k
         check = None
         if wish.filter is not None:
-            if "filter" in takes:
-                asked["filter"] = wish.filter
+            told = joined(getattr(runnable, "filter", None), wish.filter) if "filter" in takes else None
+            if told is not None:
+                asked["filter"] = told
             else:
                 check = check_of(wish.filter)
-        if wish.scores and self.ours and "with_scores" in takes:
+        if wish.scores and "with_scores" in takes and (self.ours or _is_ours(runnable)):
             asked["with_scores"] = True
         return Request(runnable, config, {**asked, **wish.own}, check)
 

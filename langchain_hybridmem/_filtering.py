@@ -12,7 +12,7 @@ from hybridmem.conditions import Condition, Not, Test
 from hybridmem.errors import ConfigError
 from hybridmem.filters import compile_predicate, parse, to_chroma
 
-__all__ = ["check_of", "store_filter"]
+__all__ = ["check_of", "joined", "store_filter"]
 
 Check = Callable[[Document], bool]
 _NO_METADATA = ("id", "text")
@@ -28,7 +28,20 @@ def check_of(filter: Any, /) -> Check:
     if callable(filter):
         return filter  # type: ignore[no-any-return]
     matches = compile_predicate(filter)
+    if not _beside_metadata(parse(filter)):
+        return lambda document: matches(document.metadata)
     return lambda document: matches({"id": document.id, "text": document.page_content, **document.metadata})
+
+
+def joined(own: Any, filter: Any, /) -> Any:
+    """A filter that holds where both do, because an arm's own stays in force; None where they cannot be joined."""
+    if own is None:
+        return filter
+    try:
+        parse(both := {"$and": [own, filter]})
+    except ConfigError:  # a function, or a store's own language
+        return None
+    return both
 
 
 def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check | None]:
@@ -47,11 +60,15 @@ def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check |
     except ConfigError:
         return filter, None
     check = check_of(filter)
-    if any(test.field.name in _NO_METADATA and not test.field.path for test in _tests(condition)):
+    if _beside_metadata(condition):
         return None, check
     if "Chroma" in names:
         return _chroma(condition), check
     return (filter if isinstance(filter, Mapping) else None), check
+
+
+def _beside_metadata(condition: Condition) -> bool:
+    return any(test.field.name in _NO_METADATA and not test.field.path for test in _tests(condition))
 
 
 def _tests(condition: Condition) -> Iterator[Test]:

@@ -11,7 +11,7 @@ from langchain_core.vectorstores import VectorStore
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.texts import FoundText, Row, row_id
 from langchain_hybridmem._conversion import to_document, with_metadata
-from langchain_hybridmem._filtering import Check, store_filter
+from langchain_hybridmem._filtering import Check, check_of, store_filter
 from langchain_hybridmem._scores import Scored
 
 __all__ = ["Asked", "Wide", "shown_memories", "shown_texts", "to_row"]
@@ -65,7 +65,9 @@ class Wide:
         self._k, self.more = asked.k, True
         self._kept: Scored = []
         told: Any = None
-        if asked.filter is not None:
+        if asked.filter is not None and more.get("filter") is not None:
+            self._check = check_of(asked.filter)  # the store's own filter stays in force: both must hold
+        elif asked.filter is not None:
             told, self._check = store_filter(vectorstore, asked.filter)
         self._told = {**more, **({} if told is None else {"filter": told})}
 

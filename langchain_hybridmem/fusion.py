@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
 from hybridmem.fanout import OnError, check_policy
-from hybridmem.shaping import shaped
-from langchain_hybridmem._arms import Arm, arms_of
+from hybridmem.shaping import MEMORY_ARMS, shaped
+from langchain_hybridmem._arms import arms_of
 from langchain_hybridmem._asking import Asked, Found, Panel, adrive, ask, drive
 from langchain_hybridmem._runs import ParentRetriever, RunManager
 from langchain_hybridmem._settings import check_k, clear_errors, refuse_unknown
@@ -237,7 +237,7 @@ def _panel(given: Mapping[str, Any]) -> Panel:
     fusion = shaped(given["recipe"], **shape, arms=names)
     fusion.weights_for(names)
     if isinstance(given["timeout"], Mapping):
-        _check_names("timeout", given["timeout"], arms)
+        _check_names("timeout", given["timeout"], names)
     panel = Panel(fusion, arms, None, None, given["id_key"], on_error, given["timeout"], given["clock"])
     _joined({}, given["search_kwargs"] or {}, panel)
     return panel
@@ -250,13 +250,14 @@ def _memory_panel(given: Mapping[str, Any], shape: Mapping[str, Any], on_error: 
                 f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
             )
     memory = given["memory"]
-    fusion = shaped(given["recipe"] or memory.recipe, **shape)
+    if isinstance(given["timeout"], Mapping):
+        _check_names("timeout", given["timeout"], ["memory"])
+    fusion = shaped(given["recipe"] or memory.recipe, **shape, arms=MEMORY_ARMS)
     recipe = None if fusion == memory.recipe else fusion
     return Panel(fusion, (), memory, recipe, None, on_error, given["timeout"])
 
 
-def _check_names(setting: str, given: Iterable[str], arms: Sequence[Arm]) -> None:
-    names = [arm.name for arm in arms]
+def _check_names(setting: str, given: Iterable[str], names: Sequence[str]) -> None:
     for name in given:
         if name not in names:
             raise ConfigError(f"{setting} names unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
@@ -273,5 +274,5 @@ def _joined(
     """Each arm's keywords, those of the call over those of the set-up."""
     if not isinstance(said, Mapping) or not all(isinstance(own, Mapping) for own in said.values()):
         raise ConfigError(f"search_kwargs = {said!r} is not allowed: keywords by arm, such as {{'vector': {{'k': 5}}}}")
-    _check_names("search_kwargs", said, panel.arms)
+    _check_names("search_kwargs", said, [arm.name for arm in panel.arms])
     return {name: {**before.get(name, {}), **said.get(name, {})} for name in {**before, **said}}

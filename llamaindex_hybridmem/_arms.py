@@ -121,7 +121,8 @@ class Arm:
             if known is None:
                 check = check_of(wish.filter)
             else:
-                asked[known] = wish.filter
+                own = getattr(getattr(self.retriever, "_settings", None), "filter", None)  # it stays in force
+                asked[known] = wish.filter if own is None else {"$and": [own, wish.filter]}
         return Request(self.retriever, asked, check)
 
     def job(

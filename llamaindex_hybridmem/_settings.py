@@ -37,10 +37,10 @@ class Settings(NamedTuple):
         return changed._replace(more={**self.more, **given}) if given else changed
 
 
-def check_k(k: Any, /) -> int:
-    """Refuse a number of results that cannot be."""
+def check_k(k: Any, /, *, name: str = "similarity_top_k") -> int:
+    """Refuse a number of results (or of anything else) that cannot be."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"similarity_top_k = {k!r} is not allowed: a whole number from 1 up")
+        raise ConfigError(f"{name} = {k!r} is not allowed: a whole number from 1 up")
     return k
 
 

@@ -15,7 +15,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.explain import Explanation
 from hybridmem.fanout import OnError, check_policy
 from hybridmem.fusion import Fusion
-from hybridmem.shaping import shaped
+from hybridmem.shaping import MEMORY_ARMS, shaped
 from llamaindex_hybridmem._arms import arms_of
 from llamaindex_hybridmem._calling import CalledRetriever
 from llamaindex_hybridmem._results import FusedNode
@@ -96,7 +96,7 @@ class FusionRetriever(CalledRetriever):
         recipe: Fusion | None = None
         if shape:
             weights = shape.pop("retriever_weights", None)
-            recipe = shaped(shape.pop("recipe", memory.recipe), weights=weights, **shape)
+            recipe = shaped(shape.pop("recipe", memory.recipe), weights=weights, arms=MEMORY_ARMS, **shape)
         called = Settings().changed(**{name: settings[name] for name in _CALLED if name in settings})
         made = cls.__new__(cls)
         made._retrievers = {}  # noqa: SLF001

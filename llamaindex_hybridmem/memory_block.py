@@ -48,7 +48,8 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
         refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
         if not hasattr(settings.get("memory"), "asearch"):
             raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
-        check_k(settings.get("similarity_top_k", 1))
+        for name in ("similarity_top_k", "retrieval_context_window"):
+            check_k(settings.get(name, 1), name=name)
         super().__init__(**settings)
 
     def session(self, session_id: str | None, /) -> HybridMemory:

@@ -699,3 +699,12 @@ def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
         assert "pip install 'hybridmem[local]'" in caplog.text
         assert memory.explain("Lisbon").arms["vector"] == "skipped: no embedder, so words and graph answer alone"
         assert memory.search("Lisbon")[0].receipt.arms[0].arm == "bm25"
+
+
+def test_a_weight_for_an_arm_that_no_memory_has_is_refused():
+    with HybridMemory(embedder=None) as memory:
+        memory.add("Ana drinks tea")
+        assert memory.search("tea", recipe=Fusion(weights={"bm25": 0.4, "vector": 0.6}))
+        assert memory.search("tea", recipe=Fusion(weights={"vector": 1.0}))
+        with pytest.raises(ConfigError, match="weights name unknown arm 'words': the arms are 'bm25'"):
+            memory.search("tea", recipe=Fusion(weights={"bm25": 0.4, "words": 0.6}))

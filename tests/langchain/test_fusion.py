@@ -256,6 +256,9 @@ def test_configurable_arms_are_asked_with_scores_too():
     assert [spec.id for spec in retriever.config_specs] == ["how"]
     assert texts(ask(retriever, "1,0")) == ["1,0", "3,4"]
     assert texts(retriever.invoke("1,0", {"configurable": {"how": {"k": 1}}})) == ["1,0"]
+    words = BM25Retriever.from_texts(["red fox", "red"]).configurable_fields(k=ConfigurableField(id="k"))
+    assert [d.page_content for d in FusionRetriever(retrievers={"bm25": words}, gate=0.5).invoke("fox")] == ["red fox"]
+    assert FusionRetriever(retrievers={"bm25": words}).explain("fox").receipts[0].arms[0].score > 0
     own = FusionRetriever(retrievers=[plain("ab")], k=2).configurable_fields(k=ConfigurableField(id="k"))
     assert len(own.invoke("?")) == 2
     assert len(own.invoke("?", {"configurable": {"k": 1}})) == 1
@@ -285,6 +288,28 @@ def test_a_filter_is_applied_to_arms_that_do_not_know_filters():
     assert texts(ask(set_up, filter={"lang": "en"})) == ["a", "c"]
     with pytest.raises(ConfigError):
         retriever.invoke("?", filter={"lang": {"$like": "e%"}})
+
+
+def test_an_arms_own_filter_stays_in_force():
+    mixed = [doc(f"red {t}{n}", id=f"{t}{n}", tenant=t, n=n) for t in "ab" for n in (1, 2)]
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
+    store.add_documents(mixed)
+    own, by_hand = {"tenant": "a"}, lambda document: document.metadata["tenant"] == "a"
+    words = BM25Retriever.from_documents(mixed)
+    for arm in (
+        BM25Retriever.from_documents(mixed, filter=own),
+        BM25Retriever.from_documents(mixed, filter=by_hand),
+        VectorRetriever(vectorstore=store, filter=own),
+        VectorRetriever(vectorstore=store, search_kwargs={"filter": by_hand}),
+        store.as_retriever(search_kwargs={"filter": by_hand}),
+        GraphRetriever(documents=mixed, filter=own),
+        FusionRetriever(retrievers=[words], filter=own),
+        EnsembleRetriever(retrievers=[words], filter=own),
+    ):
+        fused = FusionRetriever(retrievers=[arm])
+        assert {d.id for d in ask(fused, "red")} == {"a1", "a2"}
+        assert [d.id for d in ask(fused, "red", filter={"n": 1})] == ["a1"]
+        assert [d.id for d in ask(fused, "red", filter=lambda document: document.metadata["n"] == 1)] == ["a1"]
 
 
 def test_dedup_and_filters_ask_deeper_until_k_is_filled():

@@ -86,8 +86,14 @@ def test_a_memory_has_arms_of_its_own(memory):
     for bad in ({"retrievers": [plain("a")]}, {"id_key": "x"}, {"search_kwargs": {"a": {}}}, {"clock": lambda: 0}):
         with pytest.raises(ConfigError, match="does not go with a memory"):
             FusionRetriever.from_memory(memory, **bad)
-    with pytest.raises(ConfigError, match="k = 0"):
-        FusionRetriever.from_memory(memory, k=0)
+    for bad, message in (
+        ({"gate": {"words": 1.0}}, "gate floor names unknown arm 'words': the arms are 'bm25', 'vector'"),
+        ({"timeout": {"bm25": 1.0}}, "timeout names unknown arm 'bm25': the arms are 'memory'"),
+        ({"k": 0}, "k = 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            FusionRetriever.from_memory(memory, **bad)
+    assert FusionRetriever.from_memory(memory, timeout={"memory": 30.0}).invoke("Lisbon")
     with pytest.raises(ConfigError):
         FusionRetriever.from_memory(memory).invoke("x", filter={"a": {"$like": "b"}})
 

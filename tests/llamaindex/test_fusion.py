@@ -20,7 +20,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
 from hybridmem.stages import Diversity, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.types import ArmList
-from llamaindex_hybridmem import BM25Retriever, FusionRetriever, VectorRetriever
+from llamaindex_hybridmem import BM25Retriever, FusionRetriever, GraphRetriever, VectorRetriever
 from llamaindex_hybridmem._arms import is_natively_async
 from llamaindex_hybridmem._conversion import NodeReader
 
@@ -213,6 +213,20 @@ def test_an_arms_own_filter_stays_in_force(filters, expected):
     own = MetadataFilters(filters=[MetadataFilter(key="year", value=2022, operator=FilterOperator.GTE)])
     ours = FusionRetriever([index.as_retriever(similarity_top_k=6, filters=own)], filters=filters)
     assert sorted(ids(ours.retrieve("abc"))) == expected
+
+
+def test_the_filter_of_an_arm_of_ours_stays_in_force():
+    early = {"year": {"$lt": 2024}}
+    for arm in (
+        BM25Retriever.from_nodes(years(), filters=early),
+        VectorRetriever.from_nodes(years(), embed_model=Letters(), filters=early),
+        VectorRetriever(VectorStoreIndex(years(), embed_model=Letters()), filters=early),
+        GraphRetriever.from_nodes(years(), filters=early),
+        FusionRetriever([BM25Retriever.from_nodes(years())], filters=early),
+    ):
+        fused = FusionRetriever([arm])
+        assert sorted(ids(fused.retrieve("abc"))) == ["A", "B", "C", "D"]
+        assert sorted(ids(fused.retrieve("abc", filters={"year": {"$gte": 2022}}))) == ["C", "D"]
 
 
 def test_arms_are_asked_deeper_until_k_is_filled():

@@ -189,6 +189,8 @@ def test_a_memory_with_another_recipe(memory):
     assert shaped.recipe.dedup is None
     assert shaped.recipe.mode == memory.recipe.mode
     assert {"m3", "m4"} <= set(ids(shaped.retrieve("Lisbon office trams")))
+    with pytest.raises(ConfigError, match="gate floor names unknown arm 'words': the arms are 'bm25', 'vector'"):
+        FusionRetriever.from_memory(memory, gate={"words": 1.0})
     with pytest.raises(ConfigError, match="unknown setting 'k': the settings are similarity_top_k"):
         FusionRetriever.from_memory(memory, k=3)
 
