@@ -66,7 +66,8 @@ def put(
             heads[id_] = head
             vector = None if vectors is None else codec.encode_vector(vectors[place], id_)
             old = memory.supersedes
-            if old and not (head.live and head.supersedes == old):
+            known = (whole or not strict) and head.live and head.supersedes == old  # said before, not said again
+            if old and not known:
                 superseded[codec.clean(old)] = id_
             _put(log, head, memory, vector, whole=whole)
         log.flush()

@@ -324,8 +324,16 @@ class StoreConformance:
         store.put([Memory("tea", id="old")])
         store.put([Memory("coffee", id="new", supersedes="old")])
         store.put([Memory("tea again", id="old")])
-        store.put([Memory("coffee!", id="new", supersedes="old")])
+        (new,) = store.get(["new"], view=NOW)
+        store.put([replace(new, text="coffee!")], base=[new])
         assert store.ids(view=NOW) == {"old", "new"}
+
+    def test_saying_it_all_again_gives_the_same(self, store):
+        for _ in range(2):
+            store.put([Memory("tea", id="old")])
+            store.put([Memory("coffee", id="new", supersedes="old")])
+            assert store.ids(view=NOW) == {"new"}
+        assert store.check() == []
 
     def test_supersedes_within_one_batch_in_any_order(self, store):
         store.put([Memory("coffee", id="new", supersedes="old"), Memory("tea", id="old")])

@@ -62,7 +62,7 @@ class Model:
                 self.vectors[n, id_] = vector
         self.memories[n][id_] = memory
         self.known.add((n, id_))
-        if supersedes is not None and (old is None or old.supersedes != supersedes):
+        if supersedes is not None:
             hidden = self.memories[n].get(supersedes)
             if hidden is not None:
                 self.memories[n][supersedes] = replace(hidden, status="superseded")
