@@ -128,6 +128,10 @@ class HybridMemory:
     def __len__(self) -> int:
         return self.store.count(view=self._view())
 
+    def __bool__(self) -> bool:
+        """True, empty or not: `if memory:` asks whether there is one."""
+        return True
+
     def __repr__(self) -> str:
         return f"HybridMemory(namespace={self._namespace!r}, arms={self.arms})"
 

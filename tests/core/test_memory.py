@@ -211,6 +211,7 @@ def test_namespaces_see_nothing_of_each_other(memory):
     assert memory.search("cat") == []
     assert memory.search("cat", namespace="ana")[0].text == "the cat of ana"
     assert (len(ana), len(ben), len(memory)) == (1, 1, 0)
+    assert memory  # empty, and there
     assert ana.name == "ana"
     ana.close()
     assert ben.get("x").text == "the dog of ben"  # a view closes nothing
