@@ -83,7 +83,7 @@ class HalfLife:
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
         try:
-            plain = max(values) < MILLISECONDS  # a column of epoch seconds needs no reading
+            plain = min(values) > 1 and max(values) < MILLISECONDS  # epoch seconds as they are; True is 1, no date
             return self._factored(scores, values if plain else list(map(_seconds, values)), now)
         except (TypeError, ValueError, OverflowError):
             return self._factored(scores, list(map(_seconds, values)), now)

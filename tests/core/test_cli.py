@@ -80,7 +80,13 @@ def test_any_terminal_and_none_at_all(run, tmp_path):
 
 def test_the_module_runs_as_the_command_does(tmp_path):
     command = Path(sys.executable).with_name("hybridmem")
-    for words in (["--version"], ["--help"], ["search", "cat", "-m", "no.db"], ["nonsense"], ["add", "a cat", "--id", "c"]):
+    for words in (
+        ["--version"],
+        ["--help"],
+        ["search", "cat", "-m", "no.db"],
+        ["nonsense"],
+        ["add", "cat", "--id", "c"],
+    ):
         as_command, as_module = (
             subprocess.run([*start, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
             for start in ([command], [sys.executable, "-m", "hybridmem"])
