@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
+from hybridmem import checks
 from hybridmem.abstain import answer_confidence
 from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
@@ -237,8 +238,8 @@ class Engine:
     def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
         """One arm alone, with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         known = (*self.arms, "graph")
-        if arm not in known:
-            raise ConfigError(f"arm {arm!r} is not known: this memory has {', '.join(known)}")
+        if not isinstance(arm, str) or arm not in known:
+            raise ConfigError(f"arm {checks.shown(arm)} is not known: this memory has {', '.join(known)}")
         space, ask = self.space(question.view), self._ask(question)
         if arm == "vector" and not ask.text.strip():
             return []

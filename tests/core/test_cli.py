@@ -51,7 +51,7 @@ def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
     good = '{"text": "fine"}'
     for line, why in (
         ('{"txt": "x"}', "in.jsonl:2: a memory has no field 'txt'"),
-        ('{"text": 5}', "in.jsonl:2: Memory.text must be a str, not 5"),
+        ('{"text": 5}', "in.jsonl:2: Memory.text = 5 is not allowed: a str"),
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
         (tmp_path / "in.jsonl").write_text(f"{good}\n{line}\n", encoding="utf-8")

@@ -537,19 +537,19 @@ def test_a_weight_for_an_unknown_arm_is_refused(embedder):
 async def test_a_question_is_a_text(memory, query):
     memory.add("a cat")
     for ask in (memory.search, memory.explain, lambda query: memory.search_arm("bm25", query)):
-        with pytest.raises(ConfigError, match="a question is a text, not"):
+        with pytest.raises(ConfigError, match=r"a question is a text, not"):
             ask(query)
-    with pytest.raises(ConfigError, match="a question is a text, not"):
+    with pytest.raises(ConfigError, match=r"a question is a text, not"):
         await memory.asearch(query)
-    with pytest.raises(ConfigError, match="list of questions, not the single text"):
+    with pytest.raises(ConfigError, match=r"queries = .* is not allowed: a list of questions"):
         memory.health("cat")
 
 
 @pytest.mark.parametrize("name", [5, None, "a\ud83d", "a\x00b"], ids=repr)
 def test_a_namespace_is_text_for_readers_too(memory, name):
-    with pytest.raises(ConfigError, match="a namespace must be encodable text"):
+    with pytest.raises(ConfigError, match=r"namespace = .* is not allowed: encodable text"):
         memory.namespace(name)
-    with pytest.raises(ConfigError, match="a namespace must be encodable text"):
+    with pytest.raises(ConfigError, match=r"namespace = .* is not allowed: encodable text"):
         HybridMemory(embedder=None, namespace=name)
 
 
@@ -557,7 +557,7 @@ def test_a_namespace_is_text_for_readers_too(memory, name):
 def test_an_id_is_a_text(memory, wrong):
     memory.add("a cat", id="a")
     for call in (memory.get, memory.forget, memory.erase, memory.history, memory.reinforce, memory.update):
-        with pytest.raises(ConfigError, match="an id must be a str, not"):
+        with pytest.raises(ConfigError, match=r"id = .* is not allowed: a str"):
             call(wrong)
     for call in (memory.get, memory.reinforce):
         with pytest.raises(NotFoundError):
@@ -567,7 +567,7 @@ def test_an_id_is_a_text(memory, wrong):
 
 @pytest.mark.parametrize("place", ["", None, 5, b"memory.db", "a\x00b"], ids=repr)
 def test_only_places_can_be_opened(place):
-    with pytest.raises(ConfigError, match="cannot open"):
+    with pytest.raises(ConfigError, match=r"path = .* is not allowed: give a file"):
         HybridMemory(place, embedder=None)
 
 

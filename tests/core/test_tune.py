@@ -219,7 +219,7 @@ def test_bad_input():
     source, cases = good_and_bad(6)
     with pytest.raises(ConfigError, match="6 judged cases for folds=5"):
         tune(source, cases, recipe=Fusion())
-    with pytest.raises(ConfigError, match="folds=1"):
+    with pytest.raises(ConfigError, match="folds = 1 is not allowed"):
         tune(source, cases, recipe=Fusion(), folds=1)
     with pytest.raises(ConfigError, match="cannot tune"):
         tune(source, cases * 3)
