@@ -20,7 +20,7 @@ from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
-from hybridmem.reembedding import embed_again, record, recorded
+from hybridmem.reembedding import embed_again, keep_embedded, record, recorded
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
@@ -69,11 +69,11 @@ class Engine:
     def check_embedder(self) -> None:
         """Refuse an embedder other than the one whose vectors are stored; finish a re-embedding that was cut short."""
         known = recorded(self.store)
-        if known is None or self.embedder is None:
-            return
-        check_same(known["name"], known["dim"], self.embedder)
-        if known.get("unfinished"):
-            self.reindex(None)
+        if known is not None and self.embedder is not None:
+            check_same(known["name"], known["dim"], self.embedder)
+            if known.get("unfinished"):
+                self.reindex(None)
+        keep_embedded(self.store, lambda: self.embedder)
 
     # --- spaces
 

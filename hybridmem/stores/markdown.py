@@ -44,6 +44,7 @@ class MarkdownStore:
         self.path = str(self.folder / _HOME / "index.db")
         self._clock, self._busy_timeout = clock, busy_timeout
         self._lock = threading.RLock()
+        self._noticed: Callable[[], None] | None = None
         self._start()
 
     def _start(self) -> None:
@@ -55,7 +56,7 @@ class MarkdownStore:
             self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
         )
         try:
-            self._notes = Folder(self.folder, self.index)
+            self._notes = Folder(self.folder, self.index, noticed=self._tell)
             for path, why in self._notes.sync().problems.items():
                 log.warning("%s is not in this memory: %s", self.folder / path, why)
         except BaseException:
@@ -63,6 +64,16 @@ class MarkdownStore:
             raise
 
     # --- following the files
+
+    def watch(self, noticed: Callable[[], None], /) -> None:
+        """Call this now, and from now on whenever notes were found that somebody wrote or edited by hand."""
+        with self._lock:
+            self._noticed = noticed
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._noticed is not None:
+            self._noticed()
 
     def sync(self, *, force: bool = False) -> Synced:
         """Take over what changed in the folder since the last time; `force` reads every file again."""
@@ -192,6 +203,10 @@ class MarkdownStore:
     def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]:
         """Every vector in view, piece by piece."""
         return self.index.vector_pieces(view=view)
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]:
+        """Memories that have no vector."""
+        return self.index.unembedded(namespace=namespace, after=after, limit=limit)
 
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids."""

@@ -140,6 +140,14 @@ class SQLiteStore(SQLiteWriter):
         return [found.get(id_) for id_ in wanted]
 
     @guarded
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = _PAGE) -> _list[Memory]:
+        """Memories that have no vector, superseded ones too, by id: those after a given id, at most `limit`."""
+        with self._pool.snapshot() as conn:
+            missing = reads.unembedded(conn, namespace, after, min(limit, _PAGE))
+            found = reads.get(conn, View(namespace, superseded=True), missing)
+        return [found[id_] for id_ in missing]
+
+    @guarded
     def namespaces(self) -> _list[str]:
         """The namespaces that hold at least one memory."""
         with self._pool.snapshot() as conn:

@@ -709,3 +709,37 @@ def test_a_weight_for_an_arm_that_no_memory_has_is_refused():
         assert memory.search("tea", recipe=Fusion(weights={"vector": 1.0}))
         with pytest.raises(ConfigError, match="weights name unknown arm 'words': the arms are 'bm25'"):
             memory.search("tea", recipe=Fusion(weights={"bm25": 0.4, "words": 0.6}))
+
+
+def test_notes_edited_by_hand_are_embedded_when_they_are_noticed(tmp_path, caplog):
+    asked = []
+
+    def counted(texts):
+        asked.extend(texts)
+        return toy(texts)
+
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.md").write_text("a cat", encoding="utf-8")
+    with HybridMemory(notes, embedder=counted) as memory:
+        assert ids(memory.search_arm("vector", "cat")) == ["a"]  # written before it was opened
+        memory.add("a dog", id="b")
+        asked.clear()
+        (notes / "c.md").write_text("a boat", encoding="utf-8")
+        (notes / "a.md").write_text("now a whole car", encoding="utf-8")
+        memory.store.sync()
+        assert sorted(asked) == ["a boat", "now a whole car"]  # what stayed is not embedded again
+        assert memory.search_arm("vector", "now a whole car", k=1)[0].score == pytest.approx(1.0)
+        (notes / "c.md").write_text("a submarine", encoding="utf-8")
+        assert memory.get("c").text == "a submarine"
+        assert asked[2:] == ["now a whole car", "a submarine"]  # the question, and the note
+        memory.store.rebuild()
+        assert len(memory.search_arm("vector", "cat")) == 3
+    (notes / "d.md").write_text("a plane", encoding="utf-8")
+
+    def broken(texts):
+        raise TypeError("no service")
+
+    with HybridMemory(notes, embedder=broken) as memory:
+        assert "notes that changed have no vector yet" in caplog.text
+        assert memory.get("d").text == "a plane"
