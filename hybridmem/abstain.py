@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "answer_confidence", "calibrate", "check_confidence", "confidence", "threshold"]
 
+_RATE = "a share between 0 and 1, such as 0.05"
 FIRST = 5
 """How many of the best hits are looked at."""
 
@@ -61,8 +63,8 @@ def answer_confidence(answer: Answer) -> float:
 
 def check_confidence(value: float | None, /) -> float | None:
     """The value itself, when it is one that a confidence can reach."""
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise ConfigError(f"min_confidence = {value!r} is not allowed: a number from 0 to 1; calibrate() fits one")
+    if value is not None:
+        checks.number("min_confidence", value, "a number from 0 to 1; calibrate() fits one", low=0, high=1)
     return value
 
 
@@ -71,9 +73,11 @@ def threshold(confidences: Iterable[float], *, rate: float = 0.05) -> float:
 
     The ⌊rate · (n + 1)⌋-th smallest of n confidences: what was not seen falls below it with probability ≤ rate.
     """
-    if not 0 < rate < 1:
-        raise ConfigError(f"rate = {rate!r} is not allowed: a share between 0 and 1, such as 0.05")
-    ordered = sorted(confidences)
+    checks.number("rate", rate, _RATE, low=0, high=math.nextafter(1, 0), above=True)
+    ordered: list[float] = checks.listed("confidences", confidences, "numbers from 0 to 1")
+    for value in ordered:
+        checks.number("a confidence", value, "a number from 0 to 1", low=0, high=1)
+    ordered.sort()
     place = math.floor(rate * (len(ordered) + 1))
     if place < 1:
         needed = math.ceil(1 / rate) - 1
@@ -112,9 +116,11 @@ def calibrate(
     off_topic: Iterable[str | Case] = (),
 ) -> Calibration:
     """Fit the threshold on questions this memory can answer; measure it on off-topic ones where you have them."""
-    known = [_ask(memory, question) for question in questions]
+    if not hasattr(memory, "_question"):
+        checks.refuse("memory", memory, "a HybridMemory")
+    known = [_ask(memory, question) for question in checks.listed("questions", questions, "questions or cases")]
     limit = threshold(known, rate=rate)
-    strange = [_ask(memory, question) for question in off_topic]
+    strange = [_ask(memory, question) for question in checks.listed("off_topic", off_topic, "questions or cases")]
     return Calibration(
         threshold=limit,
         rate=rate,
@@ -125,6 +131,8 @@ def calibrate(
 
 
 def _ask(memory: HybridMemory, question: str | Case) -> float:
+    if not isinstance(question, str) and not hasattr(question, "query"):
+        checks.refuse("a question", question, "a text or a Case")
     text, as_of = (question, None) if isinstance(question, str) else (question.query, question.as_of)
     asked = memory._question(text, as_of=as_of)  # noqa: SLF001  one path for asking and for calibrating
     return answer_confidence(memory._engine.answer(asked))  # noqa: SLF001

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.times import moment
 
-__all__ = ["Case", "load_cases", "load_corpus", "load_questions", "read_rows"]
+__all__ = ["Case", "check_cases", "judged_cases", "load_cases", "load_corpus", "load_questions", "read_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,25 @@ class Case:
     category: str = ""
     as_of: datetime | None = None
     id: str = ""
+
+
+def check_cases(cases: Iterable[Case], /) -> list[Case]:
+    """Cases as a list, each one a Case with a mapping of grades."""
+    given = checks.listed("cases", cases, "cases: Case(query, relevant)")
+    for case in given:
+        if not isinstance(case, Case):
+            checks.refuse("a case", case, "Case(query, relevant)")
+        checks.text("Case.query", case.query, "a text")
+        if not isinstance(case.relevant, Mapping):
+            checks.refuse("Case.relevant", case.relevant, "a mapping from ids to grades")
+        for grade in case.relevant.values():
+            checks.number("a grade", grade, "a finite number")
+    return given
+
+
+def judged_cases(cases: Iterable[Case], /) -> list[Case]:
+    """Those that name a relevant id: the others can be asked, not judged."""
+    return [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
 
 
 def load_cases(source: str | Path | IO[str]) -> list[Case]:

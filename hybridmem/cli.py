@@ -99,7 +99,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hybridmem: {error}", file=sys.stderr)
         return EXIT_ERROR
     return code
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -145,9 +145,8 @@ def _fill_fields(
 ) -> None:
     size, column = len(items), record.reader.column
     boost = recipe.boost if isinstance(recipe.boost, HalfLife) else HalfLife()
-    written = column(items, boost.field)
-    when = {value: epoch(value) for value in set(written)}
-    age = np.maximum(record.now - np.array([when[value] for value in written], dtype=np.float64), 0.0)  # None: NaN
+    when = np.array(list(map(epoch, column(items, boost.field))), dtype=np.float64)  # None: NaN
+    age = np.maximum(record.now - when, 0.0)
     columns.fresh[row, :size] = np.nan_to_num(0.5 ** (age / (boost.days * DAY)), nan=0.0)
     if recipe.dedup is not None:
         key = recipe.dedup.key

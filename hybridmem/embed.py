@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hybridmem import checks
 from hybridmem._embedding_sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 from hybridmem.fanout import in_thread
@@ -91,16 +92,17 @@ class Embedder:
         sleep: Callable[[float], object] = time.sleep,
         asleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        for label, value, least in (
-            ("batch_size", batch_size, 1),
-            ("retries", retries, 0),
-            ("cache_size", cache_size, 0),
-            ("backoff", backoff, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"{label} must be at least {least}, not {value!r}")
-        if prefix is not None and prefix < 1:
-            raise ConfigError(f"prefix must be at least 1 or None, not {prefix!r}")
+        counts = (("batch_size", batch_size, 1), ("retries", retries, 0), ("cache_size", cache_size, 0))
+        for label, value, least in counts:
+            checks.whole(label, value, f"a whole number of at least {least}", low=least)
+        checks.number("backoff", backoff, "a number of seconds of at least 0", low=0)
+        for label, wide in (("dim", dim), ("prefix", prefix)):
+            if wide is not None:
+                checks.whole(label, wide, "a whole number of at least 1, or None", low=1)
+        if name is not None:
+            checks.text("name", name, "a text, or None")
+        checks.function("sleep", sleep, "a function of seconds")
+        checks.function("asleep", asleep, "an async function of seconds")
         self.name = name or source.name
         self.prefix = prefix
         self._dim = dim
@@ -126,13 +128,14 @@ class Embedder:
     # --- sync
     def documents(self, texts: Sequence[str], /) -> Vector:
         """The vectors of texts, in order: equal texts are embedded once, known ones not at all."""
-        plan = _Plan(_listed(texts), self._texts)
+        plan = _Plan(checks.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(self._attempt(self._source.documents, batch), len(batch)))
         return plan.rows(self._dim)
 
     def query(self, text: str, /) -> Vector:
         """The vector of a question; the last ones asked are remembered."""
+        checks.text("query", text, "a text")
         key = _key(text)
         row = self._queries.get(key)
         if row is None:
@@ -158,13 +161,14 @@ class Embedder:
         if self._source.adocuments is None:
             rows: Vector = await in_thread(lambda: self.documents(texts))
             return rows
-        plan = _Plan(_listed(texts), self._texts)
+        plan = _Plan(checks.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(await self._aattempt(self._source.adocuments, batch), len(batch)))
         return plan.rows(self._dim)
 
     async def aquery(self, text: str, /) -> Vector:
         """`query`, natively async where the embedding object really is, in a thread elsewhere."""
+        checks.text("query", text, "a text")
         key = _key(text)
         row = self._queries.get(key)
         if row is not None:
@@ -199,7 +203,7 @@ class Embedder:
             raw = list(raw)
         try:
             rows = np.asarray(raw, dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors") from error
         if rows.ndim == 0:
             raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors")
@@ -257,12 +261,6 @@ class _Plan:
 def _frozen(row: Vector) -> Vector:
     row.flags.writeable = False
     return row
-
-
-def _listed(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise ConfigError(f"texts must be a list of strings, not one string: {texts[:40]!r}")
-    return list(texts)
 
 
 def _shape(raw: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
+from hybridmem import checks
 from hybridmem.abstain import answer_confidence
 from hybridmem.asking import Answer, Question, complete, hidden, listed
 from hybridmem.embed import Embedder, check_same
@@ -19,7 +20,7 @@ from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
-from hybridmem.reembedding import embed_again, record, recorded
+from hybridmem.reembedding import embed_again, keep_embedded, record, recorded
 from hybridmem.results import EntryReader, Result
 from hybridmem.space import Ask, IndexSettings, LocalSpace, Space
 from hybridmem.stores.base import Progress, Store, View
@@ -68,11 +69,11 @@ class Engine:
     def check_embedder(self) -> None:
         """Refuse an embedder other than the one whose vectors are stored; finish a re-embedding that was cut short."""
         known = recorded(self.store)
-        if known is None or self.embedder is None:
-            return
-        check_same(known["name"], known["dim"], self.embedder)
-        if known.get("unfinished"):
-            self.reindex(None)
+        if known is not None and self.embedder is not None:
+            check_same(known["name"], known["dim"], self.embedder)
+            if known.get("unfinished"):
+                self.reindex(None)
+        keep_embedded(self.store, lambda: self.embedder)
 
     # --- spaces
 
@@ -237,8 +238,8 @@ class Engine:
     def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
         """One arm alone, with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         known = (*self.arms, "graph")
-        if arm not in known:
-            raise ConfigError(f"arm {arm!r} is not known: this memory has {', '.join(known)}")
+        if not isinstance(arm, str) or arm not in known:
+            raise ConfigError(f"arm {checks.shown(arm)} is not known: this memory has {', '.join(known)}")
         space, ask = self.space(question.view), self._ask(question)
         if arm == "vector" and not ask.text.strip():
             return []

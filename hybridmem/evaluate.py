@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybridmem.cases import Case, load_cases, load_corpus, load_questions
+from hybridmem import checks
+from hybridmem.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
 from hybridmem.errors import ConfigError
 from hybridmem.report import Report, Run
 from hybridmem.stores.base import Progress
@@ -78,10 +79,13 @@ def evaluate(
     LlamaIndex retriever, a function from a query to ids, an `Asked`, or a mapping from names to any of these.
     `baseline` names the system that the others are compared with (default: the first).
     """
-    if not ks or any(k < 1 for k in ks):
-        raise ConfigError(f"ks={tuple(ks)}: at least one depth, each 1 or more")
-    everything = list(cases)
-    judged = [case for case in everything if any(grade > 0 for grade in case.relevant.values())]
+    ks = _depths(ks)
+    if progress is not None:
+        checks.function("progress", progress, "a function of (done, total), or None")
+    checks.flag("stages", stages)
+    checks.text("baseline", baseline, "the name of a system")
+    everything = check_cases(cases)
+    judged = judged_cases(everything)
     if not judged:
         raise ConfigError(f"none of the {len(everything)} cases names a relevant id: nothing to measure")
     asked = _ready(systems, id_key=id_key, stages=stages)
@@ -101,6 +105,15 @@ def evaluate(
         unjudged=len(everything) - len(judged),
         seed=seed,
     )
+
+
+def _depths(ks: Sequence[int]) -> list[int]:
+    given = checks.listed("ks", ks, "depths, each 1 or more")
+    if not given:
+        checks.refuse("ks", given, "at least one depth, each 1 or more")
+    for k in given:
+        checks.whole("one of ks", k, "a depth of 1 or more", low=1)
+    return given
 
 
 def _run(system: Asked, cases: Sequence[Case], *, depth: int, progress: Progress) -> Run:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from hybridmem import checks
 from hybridmem.types import Activation, ArmList, Ranking
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Explanation:
 
     def why_not(self, key: str, /) -> str:
         """One line: the stage that dropped this id and by how much, or that no arm found it."""
+        checks.text("id", key, "a text")
         for receipt in self.receipts:
             if receipt.key == key:
                 return f"{key} is a result: {receipt}"

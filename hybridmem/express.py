@@ -164,9 +164,9 @@ def _by_metadata(  # noqa: C901 - three plain loops; as functions of their own t
         scored: dict[int, float] = {}
         for i in claimed.values() if k is None else _within_reach(claimed.values(), totals, fresh, k):
             when = items[i].metadata[date_key]  # no comprehension: it would need a cell for each of these names
-            if when < now:
+            if 1 < when < now:  # True is 1, and no date
                 scored[i] = totals[i] * (1.0 + strength * 2.0 ** ((now - when) * rate))
-            elif when < MILLISECONDS:
+            elif 1 < when < MILLISECONDS:
                 scored[i] = totals[i] * fresh
             else:
                 return None  # not in seconds

@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
 from hybridmem.express import Boosting, Passing, boosting, express, fits, passing
@@ -50,6 +50,17 @@ __all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 MODES: tuple[str, ...] = get_args(Mode)
 CONVEX_WEIGHTS = {"vector": 0.7, "bm25": 0.3}
+_KINDS: Mapping[str, type] = {"gate": QualityGate, "pack": Pack}
+_STAGES = {
+    "spread": "Spread(…)",
+    "dedup": "SourceDedup(…)",
+    "boost": "HalfLife(…) or Competition(…)",
+    "substance": "Substance(…)",
+    "dated": "NamedDate(…)",
+    "conflicts": "Conflicts(…)",
+    "rerank": "Rerank(…)",
+    "diversity": "Diversity(…)",
+}
 _new = tuple.__new__
 """What a named tuple's own `__new__` calls."""
 ALMOST_ALL, ALMOST_NONE = 1 - 1e-12, 1e-9
@@ -97,23 +108,45 @@ class Fusion:
     _best: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ConfigError(f"mode {self.mode!r} is not known: the modes are {', '.join(MODES)}")
-        if not (math.isfinite(self.c) and self.c >= 0):
-            raise ConfigError(f"c = {self.c!r} is not allowed: c is a finite number from 0 up")
-        if self.depth is not None and self.depth < 1:
-            raise ConfigError(f"depth = {self.depth!r} is not allowed: an arm is asked for at least 1 hit")
-        if isinstance(self.weights, Mapping):
-            normalise_weights(list(self.weights), self.weights)
-        elif self.weights is not None:
-            object.__setattr__(self, "weights", tuple(self.weights))
-            normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
+        self._check_numbers()
+        self._check_slots()
         priors = (self.substance, self.dated)
         slots = (self.spread, self.dedup, self.boost, *priors, *self.extra, self.conflicts, self.rerank, self.diversity)
         object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
         object.__setattr__(self, "_express", fits(self))
         object.__setattr__(self, "_boosting", boosting(self) if self._express else ())
         object.__setattr__(self, "_best", self.ceiling())
+
+    def _check_numbers(self) -> None:
+        if not isinstance(self.mode, str) or self.mode not in MODES:
+            raise ConfigError(f"mode {checks.shown(self.mode)} is not known: the modes are {', '.join(MODES)}")
+        checks.number("c", self.c, "c is a finite number from 0 up", low=0)
+        if self.depth is not None:
+            checks.whole("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
+        for name in ("complete", "smooth"):
+            checks.flag(name, getattr(self, name))
+        checks.curve(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
+        if isinstance(self.weights, Mapping):
+            checks.weights(self.weights.values())
+            normalise_weights(list(self.weights), self.weights)
+        elif self.weights is not None:
+            object.__setattr__(self, "weights", tuple(checks.weights(self.weights)))
+            normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
+
+    def _check_slots(self) -> None:
+        """Each slot holds its own kind of value; a stage may be any function of a stage's shape, but no class."""
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                checks.refuse(name, value, f"a {kind.__name__}(…), or None")
+        for name, kinds in _STAGES.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, type) or not callable(value)):
+                checks.refuse(name, value, f"a {kinds}, a function (ranking, context) -> ranking, or None")
+        object.__setattr__(self, "extra", tuple(checks.listed("extra", self.extra, "stages")))
+        for stage in self.extra:
+            if isinstance(stage, type) or not callable(stage):
+                checks.refuse("a stage in extra", stage, "a function (ranking, context) -> ranking")
 
     def weights_for(self, names: Sequence[str]) -> list[float]:
         """Each arm's weight, summing to 1; `convex` without weights is 0.7 vector / 0.3 BM25."""
@@ -145,8 +178,8 @@ class Fusion:
         trace: Trace | None = None,
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe give the same ranking, always."""
-        if k is not None and k < 1:
-            raise ConfigError(f"k = {k!r} is not allowed: ask for at least 1 result")
+        if k is not None and not (type(k) is int and k >= 1):
+            checks.whole("k", k, "ask for at least 1 result", low=1)
         if self._express and trace is None and len(lists) == 2:  # noqa: PLR2004
             moment = time.time() if now is None else now
             quick = express(self, lists, reader, moment, k, self._boosting, passing)

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hybridmem import checks
 from hybridmem.abstain import check_confidence
 from hybridmem.asking import Question
 from hybridmem.content import Content, as_memories, as_memory, changed
@@ -26,7 +27,7 @@ from hybridmem.results import Result
 from hybridmem.space import IndexSettings
 from hybridmem.stages import Pack
 from hybridmem.stores.base import Changed, Progress, Store, Version, View
-from hybridmem.stores.codec import check_namespace
+from hybridmem.stores.codec import check_memory, check_namespace
 from hybridmem.text import Analyzer
 from hybridmem.times import epoch
 from hybridmem.types import Edge, Memory
@@ -71,10 +72,11 @@ class HybridMemory:
     ) -> None:
         self._recipe = load_recipe(recipe)
         self._namespace, self._k = check_namespace(namespace), _at_least_one(k)
-        chosen = GraphSettings() if graph is True else graph or None
+        chosen = GraphSettings() if graph is True else None if graph is False else graph
+        checks.function("clock", clock, "a function that gives epoch seconds")
         model = pick_embedder(embedder)
         k1, b = _first(k1, self._recipe.k1, 1.2), _first(b, self._recipe.b, 0.75)
-        settings = IndexSettings(analyzer or Analyzer(), k1, b, chosen, model is not None)
+        settings = IndexSettings(Analyzer() if analyzer is None else analyzer, k1, b, chosen, model is not None)
         self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
         self._owner = True
         for line in reach_warnings(self.recipe, self.arms, k=self._k):
@@ -128,6 +130,10 @@ class HybridMemory:
     def __len__(self) -> int:
         return self.store.count(view=self._view())
 
+    def __bool__(self) -> bool:
+        """True, empty or not: `if memory:` asks whether there is one."""
+        return True
+
     def __repr__(self) -> str:
         return f"HybridMemory(namespace={self._namespace!r}, arms={self.arms})"
 
@@ -139,6 +145,7 @@ class HybridMemory:
 
     def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
         """Remember many, a thousand to a transaction; `progress(done, total)` counts what is safe on disk."""
+        _check_progress(progress)
         total = len(contents) if isinstance(contents, Sequence) else None
         ids: list[str] = []
         batch: list[Memory] = []
@@ -157,6 +164,8 @@ class HybridMemory:
             return []
         vectors = None
         if self.embedder is not None:
+            for memory in batch:  # what cannot be stored is not embedded either
+                check_memory(memory, namespace=self._namespace)
             vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
             claim(self.store, self.embedder)
         return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
@@ -224,12 +233,12 @@ class HybridMemory:
         namespace · recipe · superseded: also search what was superseded · tokens: a budget instead of k alone ·
         touch: count the access of what is returned · min_confidence: answer nothing rather than noise.
         """
-        return self._results(self._question(query, **how), touch=bool(how.get("touch")))
+        return self._results(self._question(query, **how), touch=how.get("touch"))
 
     async def asearch(self, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
         question = await self._engine.embedded(self._question(query, **how))
-        touch = bool(how.get("touch"))
+        touch = how.get("touch")
         return await self._engine.aside(lambda: self._results(question, touch=touch))
 
     def explain(self, query: str, /, **how: Any) -> Explanation:
@@ -253,13 +262,13 @@ class HybridMemory:
 
     def reindex(self, *, embedder: Any = None, progress: Progress | None = None) -> None:
         """Build everything that is derived again: vectors (by another embedder, if one is given) and every index."""
+        _check_progress(progress)
         self._engine.reindex(progress, None if embedder is None else as_embedder(embedder))
 
     def health(self, queries: Iterable[str], /, **how: Any) -> Health:
         """Which arm earns its place over these questions: empty rate, share of the results, solo finds, overlap."""
-        if isinstance(queries, str):
-            raise ConfigError(f"health takes a list of questions, not the single text {queries!r}")
-        questions = [self._question(query, **how) for query in queries]
+        asked = checks.listed("queries", queries, "questions")
+        questions = [self._question(query, **how) for query in asked]
         return self._engine.health(questions, k=_at_least_one(how.get("k") or self._k), recipe=self.recipe)
 
     def check(self) -> Sequence[str]:
@@ -273,6 +282,8 @@ class HybridMemory:
     # --- inside
 
     def _view(self, as_of: Any = None, *, superseded: bool = False) -> View:
+        if superseded is not True and superseded is not False:
+            checks.flag("superseded", superseded)
         return View(self._namespace, None if as_of is None else _moment(as_of), superseded)
 
     def _question(self, query: str, **how: Any) -> Question:
@@ -284,14 +295,17 @@ class HybridMemory:
         recipe = self._recipe if how.get("recipe") is None else load_recipe(how["recipe"])
         if how.get("tokens") is not None:
             recipe = dataclasses.replace(recipe, pack=Pack(tokens=how["tokens"]))
-        view = self._view(how.get("as_of"), superseded=bool(how.get("superseded")))
+        if how.get("touch") is not None:
+            checks.flag("touch", how["touch"])
+        superseded = how.get("superseded")
+        view = self._view(how.get("as_of"), superseded=False if superseded is None else superseded)
         if how.get("namespace") is not None:
             view = view._replace(namespace=check_namespace(how["namespace"]))
         k = _at_least_one(self._k if how.get("k") is None else how["k"])
         recipe = self._engine.recipe_for(recipe)
         return Question(query, view, k, recipe, how.get("filter"), None, check_confidence(how.get("min_confidence")))
 
-    def _results(self, question: Question, *, touch: bool) -> Sequence[Result]:
+    def _results(self, question: Question, *, touch: bool | None) -> Sequence[Result]:
         results = self._engine.results(question)
         if touch and results and question.view.as_of is None:
             self.store.touch([result.id for result in results], namespace=question.view.namespace)
@@ -315,9 +329,14 @@ def _first(*values: float | None) -> float:
 
 
 def _at_least_one(k: int) -> int:
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up")
-    return k
+    if type(k) is not int or k < 1:
+        checks.whole("k", k, "a whole number from 1 up", low=1)
+    return int(k)
+
+
+def _check_progress(progress: Any) -> None:
+    if progress is not None:
+        checks.function("progress", progress, "a function of (done, total), or None")
 
 
 def _tell(progress: Progress | None, done: int, total: int | None) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.types import ArmList
 
@@ -59,7 +60,10 @@ def weighted_rrf(
     >>> [key for key, _ in weighted_rrf([["A", "D", "B", "E", "C"], ["B", "A", "F", "C", "D"]])]
     ['A', 'B', 'D', 'C', 'F', 'E']
     """
-    used = [1.0] * len(lists) if weights is None else list(weights)
+    for keys in checks.listed("lists", lists, "lists of keys, best first"):
+        checks.listed("one of lists", keys, "keys, best first")
+    used = [1.0] * len(lists) if weights is None else checks.weights(weights)
+    checks.number("c", c, "c is a finite number from 0 up", low=0)
     if len(used) != len(lists):
         raise ConfigError(f"{len(used)} weights for {len(lists)} lists: give one weight for each list")
     shares = [rank_shares(len(keys), weight, c) for keys, weight in zip(lists, used, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import uuid
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.engine import Engine
 from hybridmem.errors import ConfigError, MissingExtraError
@@ -28,24 +30,33 @@ def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **opt
     """The store behind a path: a SQLite file, a folder of Markdown notes, a PostgreSQL address, or itself."""
     if not isinstance(path, (str, Path)):
         if not hasattr(path, "last_seq"):
-            raise ConfigError(f"cannot open {path!r}: {_PLACES}")
+            checks.refuse("path", path, _PLACES)
         if options:
             raise ConfigError(f"this is a store already: {', '.join(options)} cannot be set again")
         return path
-    text = str(path)
-    if not text or "\0" in text:  # SQLite would take no name for a file of its own that is gone in the end
-        raise ConfigError(f"cannot open {text!r}: {_PLACES}")
+    text = checks.file_path("path", str(path), _PLACES)  # SQLite takes no name for a file that is gone in the end
     if text.startswith(POSTGRES):
         from hybridmem.stores.postgres import PostgresStore
 
-        return PostgresStore(text, clock=clock, **options)
+        return _made(PostgresStore, text, clock, options)
     if text != ":memory:" and (text.endswith("/") or Path(text).is_dir()):
         from hybridmem.stores.markdown import MarkdownStore
 
-        return MarkdownStore(text, clock=clock, **options)
+        return _made(MarkdownStore, text, clock, options)
     from hybridmem.stores.sqlite import SQLiteStore
 
-    return SQLiteStore(text, clock=clock, **options)
+    return _made(SQLiteStore, text, clock, options)
+
+
+def _made(kind: Callable[..., Any], place: str, clock: Callable[[], float], options: Mapping[str, Any]) -> Store:
+    """A store with its options; one that it does not have is refused with those it has."""
+    known = [name for name, at in inspect.signature(kind).parameters.items() if at.kind is at.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            allowed = ", ".join(other for other in known if other != "clock")
+            raise ConfigError(f"{place!r} has no option {name!r}: it takes {allowed}")
+    store: Store = kind(place, clock=clock, **options)
+    return store
 
 
 def pick_embedder(given: Any) -> Embedder | None:
@@ -93,9 +104,9 @@ def open_engine(
 def _check(settings: IndexSettings) -> None:
     """Refuse settings that no index could be built with before a file is made."""
     if not callable(settings.analyzer):
-        raise ConfigError(f"analyzer = {settings.analyzer!r} is not allowed: an Analyzer(…), or None for the usual one")
+        checks.refuse("analyzer", settings.analyzer, "an Analyzer(…), or None for the usual one")
     if not isinstance(settings.graph, GraphSettings | None):
-        raise ConfigError(f"graph = {settings.graph!r} is not allowed: GraphSettings(…), True or False")
+        checks.refuse("graph", settings.graph, "GraphSettings(…), True or False")
     BM25Index(settings.analyzer, k1=settings.k1, b=settings.b, accelerate=False)
 
 
@@ -107,7 +118,9 @@ def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder
 
     if isinstance(vectors, Mapping):
         where = dict(vectors)
-    elif vectors == "chroma" and isinstance(path, (str, Path)) and str(path) != ":memory:":
+        for name in where:
+            checks.one_of("a key of vectors", name, ("path", "host", "port", "ssl"))
+    elif isinstance(vectors, str) and vectors == "chroma" and isinstance(path, (str, Path)) and str(path) != ":memory:":
         where = {"path": f"{path}.chroma"}
     else:
         raise ConfigError(

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
 from hybridmem.stages import (
@@ -85,11 +86,18 @@ def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
 
 def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
     """Write a recipe as JSON, to be read by `HybridMemory(recipe=path)` and both `FusionRetriever`s."""
-    Path(path).write_text(json.dumps(recipe_to_dict(recipe), indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(recipe_to_dict(recipe), indent=2) + "\n"
+    place = checks.file_path("path", path, "the name of a file")
+    try:
+        Path(place).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"recipe file {place!r} cannot be written: {error}") from error
 
 
 def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
     """The recipe as JSON-ready data; a recipe that holds functions (rerank, extra stages) cannot be written down."""
+    if not isinstance(recipe, Fusion):
+        checks.refuse("recipe", recipe, "a Fusion(…)")
     for slot in ("rerank", "extra"):
         if getattr(recipe, slot):
             raise ConfigError(f"the recipe's {slot!r} slot holds a function, which a file cannot: set it in code")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
 from hybridmem.embed import Embedder, check_same
+from hybridmem.errors import EmbeddingError
 from hybridmem.stores.base import Progress, Store, View
 
-__all__ = ["claim", "embed_again", "record", "recorded"]
+__all__ = ["claim", "embed_again", "keep_embedded", "record", "recorded"]
 
+log = logging.getLogger("hybridmem")
 BATCH = 1_000
 
 
@@ -53,3 +56,33 @@ def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress
             done += len(batch)
             if progress is not None:
                 progress(done, total)
+
+
+def keep_embedded(store: Store, embedder: Callable[[], Embedder | None], /) -> None:
+    """Let a store whose memories come in by other ways (notes edited by hand) have them embedded when it notices."""
+    watch: Any = getattr(store, "watch", None)
+    if watch is None:
+        return
+
+    def noticed() -> None:
+        model = embedder()
+        if model is None:
+            return
+        try:
+            for name in store.namespaces():
+                _embed_missing(store, model, name)
+        except EmbeddingError as error:  # words still find it, and the next time it is tried again
+            log.warning("notes that changed have no vector yet: %s", error)
+
+    watch(noticed)
+
+
+def _embed_missing(store: Any, embedder: Embedder, namespace: str) -> None:
+    """Vectors for those memories of a namespace that have none."""
+    after = ""
+    while batch := store.unembedded(namespace=namespace, after=after, limit=BATCH):
+        vectors = embedder.documents([memory.embedded for memory in batch])
+        claim(store, embedder)
+        rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
+        store.set_vectors(rows, namespace=namespace)
+        after = batch[-1].id

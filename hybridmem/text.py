@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Literal
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.folding import CJK_RUN, LETTER, cjk_runs, fold
 from hybridmem.stemmer import stem as stem_english
@@ -228,7 +229,9 @@ class Analyzer:
             raise ConfigError(f"language={self.language!r} must be a name such as 'english', or 'none'")
         language = _ALIASES.get(self.language.lower(), self.language.lower())
         object.__setattr__(self, "language", language)
-        if self.stopwords not in ("default", "none"):
+        for name in ("stem", "identifiers"):
+            checks.flag(name, getattr(self, name))
+        if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "none"):
             object.__setattr__(self, "stopwords", _checked_words(self.stopwords))
         words = self.stopwords if isinstance(self.stopwords, str) else frozenset(self.stopwords)
         engine = _engine(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
@@ -288,6 +291,7 @@ class Analyzer:
 
 
 def _checked_words(words: Any) -> tuple[str, ...]:
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"stopwords={words!r} is not known; allowed: 'default', 'none', or a tuple of words")
-    return tuple(words)
+    if isinstance(words, str):
+        checks.refuse("stopwords", words, "'default', 'none', or a tuple of words")
+    given = checks.texts("stopwords", words)
+    return tuple(sorted(given) if isinstance(words, set | frozenset) else given)  # a set has no order of its own

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridmem.cases import Case
+from hybridmem import checks
+from hybridmem.cases import Case, check_cases, judged_cases
 from hybridmem.climb import Search
 from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
@@ -140,18 +141,14 @@ def tune(
     labels reward a setting that prefers what is often right.
     """
     start = time.perf_counter()
-    judged = [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
+    judged = judged_cases(check_cases(cases))
     _check(judged, folds, repeats, level, metric)
     base, record, known = _recorder(source, recipe, depth, curves)
     present: Fusion = recipe or source.recipe
     told = _Told(progress, len(judged), folds * repeats + 1)
     answers = [told.recorded(record(case)) for case in judged]
     search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
-    gains, picks = np.zeros(len(judged)), []
-    for held in _folds(len(judged), folds, repeats, seed):
-        pick = search.climb(~held, told.search(search.steps))
-        picks.append(pick)
-        gains[held] += search.real(pick, held) - search.real(search.start, held)
+    gains, picks = _cross_validate(search, told, _folds(len(judged), folds, repeats, seed), len(judged))
     gain = interval(gains / repeats, level=level, seed=seed, resamples=10_000)
     best = search.climb(np.ones(len(judged), dtype=np.bool_), told.search(search.steps))
     proposed = search.recipe(best)
@@ -178,13 +175,26 @@ def tune(
 
 def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
     """Refuse what cannot be cross-validated before an arm is asked."""
-    if len(judged) < 2 * folds or folds < 2:  # noqa: PLR2004
+    checks.whole("folds", folds, "2 folds or more", low=2)
+    if len(judged) < 2 * folds:
         raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
-    if repeats < 1:
-        raise ConfigError(f"repeats={repeats}: at least 1")
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"level={level}: a confidence between 0 and 1, such as 0.998")
+    checks.whole("repeats", repeats, "at least 1", low=1)
+    checks.number("level", level, "a confidence between 0 and 1, such as 0.998", low=0, above=True)
+    if level >= 1:
+        checks.refuse("level", level, "a confidence between 0 and 1, such as 0.998")
     find_metric(name)
+
+
+def _cross_validate(
+    search: Search, told: _Told, folds: Iterable[NDArray[np.bool_]], cases: int
+) -> tuple[NDArray[np.float64], list[Setting]]:
+    """What each held-out case gains by the settings found on the others, summed over the repetitions."""
+    gains, picks = np.zeros(cases), []
+    for held in folds:
+        pick = search.climb(~held, told.search(search.steps))
+        picks.append(pick)
+        gains[held] += search.real(pick, held) - search.real(search.start, held)
+    return gains, picks
 
 
 def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[np.bool_]]:

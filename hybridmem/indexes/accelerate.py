@@ -8,7 +8,8 @@ import threading
 from functools import lru_cache
 from typing import Literal
 
-from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem import checks
+from hybridmem.errors import MissingExtraError
 from hybridmem.indexes.kernels import Kernels
 from hybridmem.indexes.live import State
 
@@ -35,8 +36,8 @@ class Accelerator:
     """Hands out the loops to use. On `auto`, numba is loaded in the background and used from then on."""
 
     def __init__(self, accelerate: Literal["auto"] | bool) -> None:
-        if accelerate not in ("auto", True, False):
-            raise ConfigError(f"accelerate={accelerate!r} is not known; allowed: 'auto', True, False")
+        if not isinstance(accelerate, bool) and (not isinstance(accelerate, str) or accelerate != "auto"):
+            checks.refuse("accelerate", accelerate, "'auto', True, False")
         self._lock = threading.Lock()
         self._ready: Kernels | None = _PLAIN if accelerate is False else None
         self._warming = False

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hybridmem.errors import ConfigError
+from hybridmem import checks
 from hybridmem.indexes import lexical, packing
 from hybridmem.indexes.accelerate import Accelerator
 from hybridmem.indexes.base import Change
@@ -55,10 +55,9 @@ class BM25Index:
         weights: Any = None,
         accelerate: Literal["auto"] | bool = "auto",
     ) -> None:
-        if not 0 <= k1 < float("inf"):
-            raise ConfigError(f"k1={k1!r} must be a finite number of at least 0")
-        if not 0 <= b <= 1:
-            raise ConfigError(f"b={b!r} must lie between 0 and 1")
+        checks.curve(k1, b)
+        if analyzer is not None:
+            checks.function("analyzer", analyzer, "an Analyzer(…), a function from a text to terms, or None")
         self.analyzer: AnyAnalyzer = Analyzer() if analyzer is None else analyzer
         self.k1 = float(k1)
         self.b = float(b)
@@ -91,22 +90,24 @@ class BM25Index:
         updated_at: datetime | float | None = None,
     ) -> None:
         """Add or replace one document; the next query sees it."""
-        tags = tags if isinstance(tags, str) else " ".join(tags)
+        tags = tags if isinstance(tags, str) else " ".join(checks.texts("tags", tags))
         fields = {"text": text, "title": title, "tags": tags, "predicate": predicate}
-        self._write({id: Document(id, fields, lexical.stamp_of(updated_at))}, ())
+        document = lexical.new_document(id, fields, updated_at)
+        self._write({id: document}, ())
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace memories, documents or (id, text) pairs; readers see all of them or none."""
-        found = map(as_document, documents)
+        found = map(as_document, checks.listed("documents", documents, lexical.SOURCES))
         self._write({document.id: document for document in found}, ())
 
     def remove(self, id: str, /) -> bool:
         """Take a document out; False when there was none."""
+        checks.text("id", id, "a str")
         return self._write({}, (id,)) > 0
 
     def remove_many(self, ids: Iterable[str], /) -> int:
         """Take documents out; how many there were."""
-        return self._write({}, tuple(dict.fromkeys(ids)))
+        return self._write({}, tuple(dict.fromkeys(checks.texts("ids", ids))))
 
     def apply(self, changes: Iterable[Change], /) -> None:
         """Follow the store's log. Readers see all of a batch or nothing of it."""
@@ -221,10 +222,10 @@ class BM25Index:
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
         """The scores of the given ids, the same that `search` gives; 0 for no match or an unknown id."""
-        state, found = self._rows_of(ids)
+        state, found = self._rows_of(ids if type(ids) is list else checks.texts("ids", ids))
         planned = self._planned(query, state)
         if planned is None:
-            return [0.0] * len(ids)
+            return [0.0] * len(found)
         rows = np.array(found, np.int32)
         rising = rows.argsort()  # looked up in this order; an unknown id has row -1, which holds nothing
         sums = np.empty(len(rows))
@@ -290,7 +291,7 @@ class BM25Index:
             return self._state, [where.get(name, -1) for name in ids]
 
     def _select(self, allowed: Set[str]) -> tuple[State, Selection]:
-        known = self._selections.get(allowed)
+        known = self._selections.get(lexical.check_allowed(allowed))
         state = self._state  # after looking for the selection: never older than it
         if known is None or known.epoch != state.epoch:
             with self._swap:
@@ -316,6 +317,8 @@ class BM25Index:
         cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: Literal["auto"] | bool = "auto"
     ) -> BM25Index:
         """What `to_bytes` wrote. Damage is a CorruptStoreError; another analyzer than the stored one a ConfigError."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            checks.refuse("data", data, "the bytes that to_bytes gave")
         state, settings = packing.unpack(data)
         index = cls(
             packing.checked_analyzer(settings["analyzer"], analyzer),

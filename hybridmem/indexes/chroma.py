@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridmem import checks
 from hybridmem.embed import Vector, unit
 from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, StoreError
 from hybridmem.indexes._batch import Put, batch_of
@@ -230,8 +231,8 @@ class ChromaIndex:
 
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
         """The k most similar ids, among `allowed` when given; scores are cosines."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, not {k!r}")
+        if type(k) is not int or k < 1:
+            checks.whole("k", k, "a whole number of at least 1", low=1)
         question = unit(query)
         with translated("search"):
             if allowed is None:

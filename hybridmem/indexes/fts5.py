@@ -16,6 +16,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
+from hybridmem import checks
 from hybridmem.errors import CorruptStoreError, MissingExtraError
 from hybridmem.indexes import lexical
 from hybridmem.indexes.base import Change
@@ -27,6 +28,7 @@ __all__ = ["FTS5Index"]
 
 _FIELDS = tuple(lexical.WEIGHTS)
 _WORD = re.compile(r"[^\W_]+")
+_MOST = 2**62  # what SQLite counts to
 _MOST_WORDS = 512
 """A query's further words are left out: SQLite has a limit, and nobody asks so much."""
 
@@ -80,7 +82,8 @@ class FTS5Index:
         """Decides about stop words only: the rest is FTS5's own tokeniser."""
         self.weights = lexical.checked_weights(weights)
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
+        where = checks.file_path("path", path, "the name of a file, or ':memory:'")
+        self._db = sqlite3.connect(where, check_same_thread=False, isolation_level=None, timeout=5.0)
         weakref.finalize(self, self._db.close)
         try:
             self._open()
@@ -109,14 +112,16 @@ class FTS5Index:
 
     def add(self, id: str, text: str, *, updated_at: datetime | float | None = None, **fields: str) -> None:
         """Add or replace one document."""
-        self._write([Document(id, {"text": text, **fields}, lexical.stamp_of(updated_at))], self.watermark)
+        self._write([lexical.new_document(id, {"text": text, **fields}, updated_at)], self.watermark)
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace documents; readers see all of them or none."""
-        self._write(list(map(as_document, documents)), self.watermark)
+        told = checks.listed("documents", documents, lexical.SOURCES)
+        self._write(list(map(as_document, told)), self.watermark)
 
     def remove(self, id: str, /) -> bool:
         """Take a document out; False when there was none."""
+        checks.text("id", id, "a str")
         with self._lock:
             known = id in self._rows
             self._write([id], self.watermark)
@@ -185,18 +190,18 @@ class FTS5Index:
         if allowed is not None:
             where = "AND words.rowid IN (SELECT value FROM json_each(?))"
             with self._lock:
-                rows = [str([self._rows[name] for name in allowed if name in self._rows])]
+                rows = [str([self._rows[name] for name in lexical.check_allowed(allowed) if name in self._rows])]
         sql = f"""
             SELECT name, -bm25(words, {", ".join("?" * len(_FIELDS))}) AS score
             FROM words JOIN documents ON row = words.rowid WHERE words MATCH ? {where}
             ORDER BY score DESC, stamp DESC, name LIMIT ?"""  # noqa: S608 - only placeholders are put in
         with self._lock:
-            found = self._db.execute(sql, (*weights, match, *rows, k)).fetchall()
+            found = self._db.execute(sql, (*weights, match, *rows, min(k, _MOST))).fetchall()
         return Hits([_text(name) for name, _ in found], [score for _, score in found])
 
     def _match(self, query: str | Sequence[str]) -> str | None:
         """The words of the query, each quoted, joined with OR; None when there are none."""
-        text = query if isinstance(query, str) else " ".join(query)
+        text = query if isinstance(query, str) else " ".join(checks.texts("query", query))
         words = list(dict.fromkeys(_WORD.findall(_spaced(fold(text)).casefold())))
         words = [word for word in words if not self.analyzer.is_stop(word)] or words
         if not words or not self.weights:

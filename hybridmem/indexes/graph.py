@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hybridmem import checks
 from hybridmem.entities import spot
-from hybridmem.errors import ConfigError
 from hybridmem.indexes.adjacency import Adjacency, Column, Slot, Slots
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.chains import Chains, Turn, asks
@@ -54,17 +54,15 @@ class GraphSettings:
     max_reached: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("explicit", "metadata", "shared", "thread", "answers"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{name} = {value!r} is not allowed: a finite number from 0 up")
-        if self.shared > 1:
-            raise ConfigError(f"shared = {self.shared!r} is not allowed: from 0 to 1")
-        if not (self.entities is None or self.entities in ("own", "spot") or callable(self.entities)):
-            raise ConfigError(f'entities = {self.entities!r} is not allowed: "own", "spot", a callable or None')
-        if self.max_fanout < 1 or self.max_reached < 1:
-            told = f"max_fanout = {self.max_fanout!r}, max_reached = {self.max_reached!r}"
-            raise ConfigError(f"{told} are not allowed: both from 1 up")
+        for name in ("explicit", "metadata", "thread", "answers"):
+            checks.number(name, getattr(self, name), "a finite number from 0 up", low=0)
+        checks.number("shared", self.shared, "a number from 0 to 1", low=0, high=1)
+        checks.text("links_key", self.links_key, "the name of a metadata key")
+        named = isinstance(self.entities, str) and self.entities in ("own", "spot")
+        if not (named or self.entities is None or callable(self.entities)):
+            checks.refuse("entities", self.entities, '"own", "spot", a callable or None')
+        for name in ("max_fanout", "max_reached"):
+            checks.whole(name, getattr(self, name), "a whole number from 1 up", low=1)
 
 
 class GraphIndex:
@@ -79,6 +77,8 @@ class GraphIndex:
     """
 
     def __init__(self, settings: GraphSettings | None = None) -> None:
+        if not isinstance(settings, GraphSettings | None):
+            checks.refuse("settings", settings, "GraphSettings(…), or None")
         self.settings = settings or GraphSettings()
         self.watermark = 0
         self._lock = threading.Lock()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import date, datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.text import Analyzer
+from hybridmem.times import epoch
 from hybridmem.types import Memory
 
 __all__ = [
@@ -16,8 +18,10 @@ __all__ = [
     "Document",
     "Source",
     "as_document",
+    "check_allowed",
     "check_k",
     "checked_weights",
+    "new_document",
     "query_terms",
     "readers",
     "stamp_of",
@@ -40,6 +44,7 @@ class Document(NamedTuple):
 
 
 Source: TypeAlias = Memory | Document | tuple[str, str]
+SOURCES = "memories, documents or (id, text) pairs"
 
 
 def as_document(source: Source, /) -> Document:
@@ -51,8 +56,17 @@ def as_document(source: Source, /) -> Document:
         if source.tags:
             fields["tags"] = " ".join(source.tags)
         return Document(source.id, {name: text for name, text in fields.items() if text}, stamp_of(source.updated_at))
-    name, text = source
-    return Document(name, {"text": text})
+    if not isinstance(source, tuple | list) or len(source) != 2:  # noqa: PLR2004 - a pair
+        checks.refuse("a document", source, "a Memory, a Document or an (id, text) pair")
+    return new_document(source[0], {"text": source[1]})
+
+
+def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) -> Document:
+    """A document of a caller's own words."""
+    checks.text("id", id, "a str")
+    for name, text in fields.items():
+        checks.text(name, text, "a str")
+    return Document(id, fields, stamp_of(updated_at))
 
 
 def stamp_of(when: datetime | date | float | None, /) -> float:
@@ -63,7 +77,10 @@ def stamp_of(when: datetime | date | float | None, /) -> float:
         return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
     if isinstance(when, date):
         return datetime(when.year, when.month, when.day, tzinfo=timezone.utc).timestamp()
-    return float(when)
+    seconds = epoch(when)
+    if seconds is None:
+        checks.refuse("updated_at", when, "a datetime, date, ISO-8601 text or epoch number")
+    return seconds
 
 
 def weigh(
@@ -102,7 +119,7 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
     if isinstance(query, str):
         terms: Iterable[str] = analyzer.query(query) if isinstance(analyzer, Analyzer) else analyzer(query)
     else:
-        terms = query
+        terms = checks.texts("query", query)
     counts: dict[str, float] = {}
     for term in terms:
         counts[term] = counts.get(term, 0.0) + 1.0
@@ -112,17 +129,23 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
 def check_k(k: Any, /) -> int:
     """The number of results as it must be: a whole number from 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"k={k!r} must be a whole number of at least 1")
+        raise ConfigError(f"k={checks.shown(k)} must be a whole number of at least 1")
     return k
+
+
+def check_allowed(allowed: Any, /) -> Any:
+    """The ids that may be found, as they must be: a set of them, or at least a list."""
+    return allowed if isinstance(allowed, Set) else checks.texts("allowed", allowed)
 
 
 def checked_weights(weights: Mapping[str, float] | None, /) -> dict[str, float]:
     """Field weights in their fixed order; unknown fields and negative or infinite weights are errors."""
-    chosen = dict(WEIGHTS) if weights is None else dict(weights)
-    unknown = sorted(set(chosen) - set(WEIGHTS))
+    chosen = WEIGHTS if weights is None else weights
+    if not isinstance(chosen, Mapping):
+        checks.refuse("weights", chosen, f"a mapping from fields to numbers; the fields are {', '.join(WEIGHTS)}")
+    unknown = sorted(set(chosen) - set(WEIGHTS), key=str)
     if unknown:
         raise ConfigError(f"weights name unknown fields {unknown}; allowed: {', '.join(WEIGHTS)}")
     for name, weight in chosen.items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
-            raise ConfigError(f"weights[{name!r}]={weight!r} must be a finite number of at least 0")
+        checks.number(f"weights[{name!r}]", weight, "a finite number of at least 0", low=0)
     return {name: float(chosen[name]) for name in WEIGHTS if chosen.get(name)}

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem import checks
+from hybridmem.errors import MissingExtraError
 from hybridmem.indexes import lexical
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.drift import Drift, Frozen, drift
@@ -53,10 +54,10 @@ class RankBM25Index:
         refresh: Literal["always", "drift"] = "always",
         pad: bool = False,
     ) -> None:
-        if variant not in _CLASSES:
-            raise ConfigError(f"variant={variant!r} is not known; allowed: {', '.join(_CLASSES)}")
-        if refresh not in ("always", "drift"):
-            raise ConfigError(f"refresh={refresh!r} is not known; allowed: always, drift")
+        checks.one_of("variant", variant, _CLASSES)
+        checks.one_of("refresh", refresh, ("always", "drift"))
+        if params is not None and not isinstance(params, Mapping):
+            checks.refuse("params", params, "a mapping such as {'k1': 1.5}, or None")
         self.analyzer: AnyAnalyzer = Analyzer() if analyzer is None else analyzer
         self.variant = variant
         self.params = dict(params or {})
@@ -74,11 +75,14 @@ class RankBM25Index:
 
     def add(self, id: str, text: str, *, updated_at: datetime | float | None = None, **fields: str) -> None:
         """Add or replace one document."""
-        self.add_many([Document(id, {"text": text, **fields}, lexical.stamp_of(updated_at))])
+        self.add_many([lexical.new_document(id, {"text": text, **fields}, updated_at)])
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace documents."""
-        terms = {document.id: (self._terms(document), document.stamp) for document in map(as_document, documents)}
+        terms = {
+            document.id: (self._terms(document), document.stamp)
+            for document in map(as_document, checks.listed("documents", documents, lexical.SOURCES))
+        }
         with self._lock:
             for name in terms:
                 self._documents.pop(name, None)
@@ -87,6 +91,7 @@ class RankBM25Index:
 
     def remove(self, id: str, /) -> bool:
         """Take a document out; False when there was none."""
+        checks.text("id", id, "a str")
         with self._lock:
             self._version += 1
             return self._documents.pop(id, None) is not None
@@ -130,12 +135,13 @@ class RankBM25Index:
             holding: set[int] = set()
             holding.update(*(built.holding.get(term, frozenset()) for term in terms))
             rows = sorted(holding, key=lambda row: (-scores[row], -built.stamps[row], built.ids[row]))
-        best = [row for row in rows if allowed is None or built.ids[row] in allowed][:k]
+        inside = None if allowed is None else lexical.check_allowed(allowed)
+        best = [row for row in rows if inside is None or built.ids[row] in inside][:k]
         return Hits([built.ids[row] for row in best], [float(scores[row]) for row in best])
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
         """What rank-bm25 gives each id; 0 for an unknown one."""
-        built = self._fresh()
+        ids, built = checks.texts("ids", ids), self._fresh()
         if built.engine is None:
             return [0.0] * len(ids)
         scores = built.engine.get_scores(self._query(query))
@@ -143,7 +149,7 @@ class RankBM25Index:
 
     def _query(self, query: str | Sequence[str]) -> list[str]:
         if not isinstance(query, str):
-            return list(query)
+            return checks.texts("query", query)
         return self.analyzer.query(query) if isinstance(self.analyzer, Analyzer) else self.analyzer(query)
 
     # --- being frozen

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hybridmem.errors import ConfigError
+from hybridmem import checks
 from hybridmem.indexes.adjacency import Floats, Ints, Rows
 from hybridmem.indexes.chains import Links
 from hybridmem.indexes.fronts import Front, among, highest, join, peaks, strongest
@@ -118,8 +118,8 @@ class Picture:
 
         A seed counts with the larger of its own value and what other seeds bring to it. Ties: by id.
         """
-        if k < 1:
-            raise ConfigError(f"k = {k!r} is not allowed: from 1 up")
+        if type(k) is not int or k < 1:
+            checks.whole("k", k, "a whole number from 1 up", low=1)
         _check(hops, decay)
         finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
         top = max(finite.values(), default=1.0)
@@ -263,7 +263,6 @@ class Picture:
 
 
 def _check(hops: int, decay: float) -> None:
-    if hops < 0:
-        raise ConfigError(f"hops = {hops!r} is not allowed: from 0 up")
-    if not 0 <= decay <= 1:
-        raise ConfigError(f"decay = {decay!r} is not allowed: from 0 to 1")
+    if type(hops) is not int or hops < 0:
+        checks.whole("hops", hops, "from 0 up", low=0)
+    checks.number("decay", decay, "from 0 to 1", low=0, high=1)

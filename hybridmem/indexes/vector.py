@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hybridmem import checks
 from hybridmem.embed import Vector, unit
-from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.errors import EmbeddingError
 from hybridmem.indexes import _matrix
 from hybridmem.indexes._batch import NEVER, Put, batch_of, epoch
 from hybridmem.indexes._matrix import Picture, Rows
@@ -49,9 +50,9 @@ class VectorIndex:
     ) -> None:
         """`compact_from`: bytes from which a sketch is searched first (None: never). `prefix`: see `Sketch`."""
         for name, value, least in (("dim", dim, 1), ("prefix", prefix, 1), ("compact_from", compact_from, 0)):
-            auto = name == "compact_from" and value == "auto"
-            if value is not None and not auto and (isinstance(value, str) or value < least):
-                raise ConfigError(f"{name} must be at least {least} or None, not {value!r}")
+            auto = name == "compact_from" and isinstance(value, str) and value == "auto"
+            if value is not None and not auto:
+                checks.whole(name, value, f"at least {least}, or None", low=least)
         self.watermark = 0
         self._dim = dim
         self._prefix, self._compact_from = prefix, compact_from
@@ -105,6 +106,7 @@ class VectorIndex:
 
     def add(self, key: str, vector: Any, /, *, updated_at: datetime | None = None) -> None:
         """Add one vector, or replace the one of this id."""
+        checks.text("id", key, "a str")
         with self._lock:
             self._write({key: Put(vector, epoch(updated_at))})
 
@@ -169,6 +171,9 @@ class VectorIndex:
         """Vectors as unit rows of the one dimension this index has."""
         if not vectors:
             return np.zeros((0, self._dim or 0), np.float32)
+        for key, vector in zip(keys, vectors, strict=True):
+            if isinstance(vector, str) or not hasattr(vector, "__len__"):
+                raise EmbeddingError(f"the vector of {key!r} is {checks.shown(vector)}, expected a list of numbers")
         dim = self._dim or len(vectors[0])
         for key, vector in zip(keys, vectors, strict=True):
             if len(vector) != dim:
@@ -192,8 +197,8 @@ class VectorIndex:
     # --- reading
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
         """The k most similar ids, among `allowed` when given. The same frozenset asked again costs nothing extra."""
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, not {k!r}")
+        if type(k) is not int or k < 1:
+            checks.whole("k", k, "a whole number of at least 1", low=1)
         self._consider()
         (picture, sketch), rows = (self._now, None) if allowed is None else self._allowed(allowed)
         if picture.n == len(picture.dead) or (rows is not None and not len(rows)):
@@ -239,6 +244,8 @@ class VectorIndex:
         with self._lock:
             if self._asked is not None and self._asked[0] is allowed:
                 return self._now, self._asked[1]
+            if not isinstance(allowed, AbstractSet):
+                allowed = set(checks.texts("allowed", allowed))
             if len(allowed) < len(self._rows):
                 picked = [self._rows[key] for key in allowed if key in self._rows]
             else:

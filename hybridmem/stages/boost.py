@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from hybridmem.errors import ConfigError
+from hybridmem import checks
 from hybridmem.explain import Trace
 from hybridmem.stages.base import reorder, take
 from hybridmem.times import epoch
@@ -47,12 +47,11 @@ class HalfLife:
     def __post_init__(self) -> None:
         if isinstance(self.half_life, timedelta):
             object.__setattr__(self, "half_life", self.half_life.total_seconds() / DAY)
-        if not (math.isfinite(self.days) and self.days > 0):
-            raise ConfigError(f"half_life = {self.half_life!r} is not allowed: a number of days above 0")
-        if not (math.isfinite(self.strength) and self.strength >= 0):
-            raise ConfigError(f"strength = {self.strength!r} is not allowed: a finite number from 0 up")
-        if self.max_shift is not None and self.max_shift < 0:
-            raise ConfigError(f"max_shift = {self.max_shift!r} is not allowed: a number of places from 0 up")
+        checks.number("half_life", self.half_life, "a number of days above 0, or a timedelta", low=0, above=True)
+        checks.number("strength", self.strength, "a finite number from 0 up", low=0)
+        checks.text("half-life field", self.field, "the name of a field, such as 'updated_at'")
+        if self.max_shift is not None:
+            checks.whole("max_shift", self.max_shift, "a number of places from 0 up, or None", low=0)
 
     @property
     def days(self) -> float:
@@ -83,7 +82,7 @@ class HalfLife:
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
         try:
-            plain = max(values) < MILLISECONDS  # a column of epoch seconds needs no reading
+            plain = min(values) > 1 and max(values) < MILLISECONDS  # epoch seconds as they are; True is 1, no date
             return self._factored(scores, values if plain else list(map(_seconds, values)), now)
         except (TypeError, ValueError, OverflowError):
             return self._factored(scores, list(map(_seconds, values)), now)
@@ -178,9 +177,7 @@ class Competition:
 
     def __post_init__(self) -> None:
         for name in ("activation", "recency", "strength", "confidence"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"competition {name} = {value!r} is not allowed: a finite share from 0 up")
+            checks.number(f"competition {name}", getattr(self, name), "a finite share from 0 up", low=0)
 
     def ceiling(self, best: float) -> float:  # noqa: ARG002  what came before is divided out
         """The best score possible: all four at 1."""
@@ -226,8 +223,9 @@ class Conflicts:
     pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.factor <= 1:
-            raise ConfigError(f"conflict factor = {self.factor!r} is not allowed: from 0 to 1")
+        checks.number("conflict factor", self.factor, "from 0 to 1", low=0, high=1)
+        if self.pairs is not None:
+            checks.function("conflict pairs", self.pairs, "a function from keys to pairs of keys, or None")
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         find = self.pairs or context.contradictions

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.explain import Trace
 from hybridmem.stages.base import take
@@ -27,8 +28,9 @@ class SourceDedup:
     max_per_source: int = 1
 
     def __post_init__(self) -> None:
-        if self.max_per_source < 1:
-            raise ConfigError(f"max_per_source = {self.max_per_source!r} is not allowed: from 1 up")
+        if not callable(self.key):
+            checks.text("dedup key", self.key, "the name of a field, or a function from an item to its source")
+        checks.whole("max_per_source", self.max_per_source, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.types import ArmList, Context
 
@@ -15,6 +16,10 @@ __all__ = ["QualityGate"]
 
 Floor = float | Mapping[str, float] | None
 NO_FLOOR = -math.inf
+_FLOORS = (
+    ("floor", "a floor is a finite number, or a mapping from arms to numbers", -math.inf, math.inf),
+    ("relative", "it is a share of the best, from 0 to 1, or a mapping from arms to shares", 0.0, 1.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +37,15 @@ class QualityGate:
     fallback: str | None = "first"
 
     def __post_init__(self) -> None:
-        for name in ("floor", "relative"):
+        for name, allowed, low, high in _FLOORS:
             given = getattr(self, name)
             if isinstance(given, Mapping):
                 object.__setattr__(self, name, dict(given))
             for value in given.values() if isinstance(given, Mapping) else [given]:
-                if value is not None and not math.isfinite(value):
-                    raise ConfigError(f"gate {name} = {value!r} is not allowed: a floor is a finite number")
-        relative = self.relative.values() if isinstance(self.relative, Mapping) else [self.relative or 0.0]
-        for value in relative:
-            if not 0 <= value <= 1:
-                raise ConfigError(f"gate relative = {value!r} is not allowed: it is a share of the best, from 0 to 1")
+                if value is not None:
+                    checks.number(f"gate {name}", value, allowed, low=low, high=high)
+        if self.fallback is not None:
+            checks.text("gate fallback", self.fallback, "the name of an arm, 'first' or None")
 
     def check_arms(self, names: Sequence[str], /) -> None:
         """Refuse a floor or a fallback for an arm that is none of these: it would never count."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from hybridmem.errors import ConfigError
+from hybridmem import checks
 from hybridmem.stages.base import reorder
 from hybridmem.times import moment
 from hybridmem.types import Context, Ranking
@@ -29,10 +29,8 @@ class Substance:
     words: int = 30
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength <= 1:
-            raise ConfigError(f"substance strength = {self.strength!r} is not allowed: from 0 to 1")
-        if self.words < 1:
-            raise ConfigError(f"substance words = {self.words!r} is not allowed: from 1 up")
+        checks.number("substance strength", self.strength, "from 0 to 1", low=0, high=1)
+        checks.whole("substance words", self.words, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         if not ranking.keys:
@@ -128,8 +126,8 @@ class NamedDate:
     field: str = "created_at"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.strength) and self.strength >= 0):
-            raise ConfigError(f"named date strength = {self.strength!r} is not allowed: a finite number from 0 up")
+        checks.number("named date strength", self.strength, "a finite number from 0 up", low=0)
+        checks.text("named date field", self.field, "the name of a field, such as 'created_at'")
 
     def ceiling(self, best: float) -> float:
         """The best score possible: the best one, from the right day."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hybridmem.errors import ConfigError
+from hybridmem import checks
 from hybridmem.explain import Trace
 from hybridmem.stages.base import reorder
 from hybridmem.types import Context, Graph, Ranking
@@ -31,14 +30,11 @@ class Spread:
     thread: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.strength) and self.strength >= 0):
-            raise ConfigError(f"spread strength = {self.strength!r} is not allowed: a finite number from 0 up")
-        if not (math.isfinite(self.thread) and self.thread >= 0):
-            raise ConfigError(f"spread thread = {self.thread!r} is not allowed: a finite number from 0 up")
-        if self.hops < 1 or self.seeds < 1:
-            raise ConfigError(f"spread hops = {self.hops!r}, seeds = {self.seeds!r} are not allowed: both from 1 up")
-        if not 0 < self.decay <= 1:
-            raise ConfigError(f"spread decay = {self.decay!r} is not allowed: above 0 and up to 1")
+        checks.number("spread strength", self.strength, "a finite number from 0 up", low=0)
+        checks.number("spread thread", self.thread, "a finite number from 0 up", low=0)
+        checks.whole("spread hops", self.hops, "from 1 up", low=1)
+        checks.whole("spread seeds", self.seeds, "from 1 up", low=1)
+        checks.number("spread decay", self.decay, "above 0 and up to 1", low=0, high=1, above=True)
 
     def ceiling(self, best: float) -> float:
         """The best score possible after spreading: an equally good neighbour one hop away, in the best thread."""

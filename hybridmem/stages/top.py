@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.types import Context, Ranking
 
@@ -24,8 +25,8 @@ class Rerank:
     top: int = 20
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise ConfigError(f"rerank top = {self.top!r} is not allowed: from 1 up")
+        checks.function("rerank scorer", self.scorer, "a function (query, texts) -> scores")
+        checks.whole("rerank top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         head = min(self.top, len(ranking.keys))
@@ -56,10 +57,8 @@ class Diversity:
     top: int = 50
 
     def __post_init__(self) -> None:
-        if not 0 <= self.balance <= 1:
-            raise ConfigError(f"diversity balance = {self.balance!r} is not allowed: from 0 to 1")
-        if self.top < 1:
-            raise ConfigError(f"diversity top = {self.top!r} is not allowed: from 1 up")
+        checks.number("diversity balance", self.balance, "from 0 to 1", low=0, high=1)
+        checks.whole("diversity top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         head = min(self.top, len(ranking.keys))
@@ -115,8 +114,9 @@ class Pack:
     counter: Callable[[str], int] = count_tokens
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"tokens = {self.tokens!r} is not allowed: a budget from 1 up")
+        if self.tokens is not None:
+            checks.whole("tokens", self.tokens, "a budget from 1 up, or None", low=1)
+        checks.function("pack counter", self.counter, "a function from a text to its number of tokens")
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         keys, items, scores = ranking

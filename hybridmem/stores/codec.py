@@ -11,8 +11,10 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
+from hybridmem import checks
 from hybridmem.conditions import clean
 from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.stores.base import View
 from hybridmem.times import epoch, from_epoch, iso
 from hybridmem.types import Edge, Memory, Status
 
@@ -22,6 +24,7 @@ __all__ = [
     "check_edge",
     "check_memory",
     "check_namespace",
+    "check_view",
     "clean",
     "decode_vector",
     "dump",
@@ -53,7 +56,6 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _DEPTH = 100
-_NUMBERS = (int, float, np.floating)
 _OPTIONAL = (str, type(None))
 
 
@@ -64,12 +66,7 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
     """Refuse what could not be stored or would break a promise, naming the field, the value and what is allowed."""
     if not isinstance(memory, Memory):
         raise ConfigError(f"a store takes Memory objects, not {type(memory).__name__}")
-    for name in _TEXTS:
-        if not isinstance(getattr(memory, name), str):
-            raise ConfigError(f"Memory.{name} must be a str, not {getattr(memory, name)!r}")
-    for name in _OPTIONAL_TEXTS:
-        if not isinstance(getattr(memory, name), _OPTIONAL):
-            raise ConfigError(f"Memory.{name} must be a str or None, not {getattr(memory, name)!r}")
+    _check_texts(memory)
     if clean(memory.id) != memory.id:
         raise ConfigError(f"a memory's id must be encodable text, not {memory.id!r}")
     if memory.namespace not in ("", namespace):
@@ -77,8 +74,10 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
             f"memory {memory.id!r} belongs to namespace {memory.namespace!r} and cannot be put into {namespace!r}: "
             "pass that namespace, or a copy with namespace=''"
         )
-    if memory.status not in _STATUSES:
-        raise ConfigError(f"Memory.status must be one of {', '.join(_STATUSES)}, not {memory.status!r}")
+    if not isinstance(memory.status, str) or memory.status not in _STATUSES:
+        checks.refuse("Memory.status", memory.status, ", ".join(_STATUSES))
+    if not isinstance(memory.metadata, Mapping):
+        checks.refuse("Memory.metadata", memory.metadata, "a mapping")
     if memory.supersedes and memory.supersedes == memory.id:
         raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
     _check_numbers(memory)
@@ -87,18 +86,38 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
 def check_namespace(namespace: str, /) -> str:
     """The namespace itself, or an error when it is not text that can be stored."""
     if not isinstance(namespace, str) or clean(namespace) != namespace:
-        raise ConfigError(f"a namespace must be encodable text, not {namespace!r}")
+        checks.refuse("namespace", namespace, "encodable text")
     return namespace
+
+
+def check_view(view: Any, /) -> None:
+    """Refuse what is no view: `View(namespace, as_of, superseded)`."""
+    if not isinstance(view, View):
+        checks.refuse("view", view, "View(namespace, as_of, superseded)")
+    check_namespace(view.namespace)
+    if view.as_of is not None and type(view.as_of) is not float:
+        checks.number("View.as_of", view.as_of, "epoch seconds, or None")
+    if view.superseded is not True and view.superseded is not False:
+        checks.flag("View.superseded", view.superseded)
+
+
+def _check_texts(memory: Memory) -> None:
+    for name in _TEXTS:
+        if not isinstance(getattr(memory, name), str):
+            checks.refuse(f"Memory.{name}", getattr(memory, name), "a str")
+    for name in _OPTIONAL_TEXTS:
+        if not isinstance(getattr(memory, name), _OPTIONAL):
+            checks.refuse(f"Memory.{name}", getattr(memory, name), "a str or None")
 
 
 def _check_numbers(memory: Memory) -> None:
     for name in ("strength", "confidence"):
         value = getattr(memory, name)
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not 0 <= value <= 1:
-            raise ConfigError(f"Memory.{name} must be a number from 0 to 1, not {value!r}")
+        if type(value) is not float or not 0 <= value <= 1:
+            checks.number(f"Memory.{name}", value, "a number from 0 to 1", low=0, high=1)
     count = memory.access_count
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
-        raise ConfigError(f"Memory.access_count must be an integer >= 0, not {count!r}")
+        checks.refuse("Memory.access_count", count, "a whole number from 0 up")
 
 
 def check_edge(edge: Edge, /) -> Edge:
@@ -110,10 +129,8 @@ def check_edge(edge: Edge, /) -> Edge:
         value = getattr(edge, name)
         if not isinstance(value, str) or not value:
             raise ConfigError(f"Edge.{name} must be a non-empty str, not {value!r}")
-    weight = edge.weight
-    if isinstance(weight, bool) or not isinstance(weight, _NUMBERS) or not 0 <= weight < math.inf:
-        raise ConfigError(f"Edge.weight must be a number >= 0, not {weight!r}")
-    return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(weight))
+    checks.number("Edge.weight", edge.weight, "a finite number from 0 up", low=0)
+    return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(edge.weight))
 
 
 def seconds(value: Any, field: str, /) -> float | None:
@@ -155,10 +172,15 @@ def _named(text: str | None) -> str | None:
 
 
 def _strings(values: Sequence[str], field: str) -> str | None:
+    if values is None:
+        return None
+    if type(values) is not tuple:
+        values = checks.listed(f"Memory.{field}", values, "str")
     if not values:
         return None
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-        raise ConfigError(f"Memory.{field} must be a sequence of str, not {values!r}")
+    for value in values:
+        if not isinstance(value, str):
+            checks.refuse(f"one of Memory.{field}", value, "a str")
     return _word_list(tuple(values))
 
 
@@ -272,7 +294,7 @@ def encode_vector(vector: Any, id_: str, /) -> bytes | None:
         return None
     try:
         array = np.asarray(vector, dtype="<f4")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise EmbeddingError(f"the vector of memory {id_!r} is not numeric: {error}") from error
     if array.ndim != 1 or array.size == 0:
         raise EmbeddingError(f"the vector of memory {id_!r} must have one dimension, not the shape {array.shape}")

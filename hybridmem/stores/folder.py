@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,10 +35,13 @@ class Synced:
 
 
 class Folder:
-    """A folder of notes and the index that follows it. The caller holds the lock."""
+    """A folder of notes and the index that follows it. The caller holds the lock.
 
-    def __init__(self, folder: Path, index: SQLiteStore, /) -> None:
-        self.folder, self._index, self._ledger = folder, index, Ledger(index)
+    `noticed` is called when notes were read that somebody wrote or edited by hand.
+    """
+
+    def __init__(self, folder: Path, index: SQLiteStore, /, *, noticed: Callable[[], None]) -> None:
+        self.folder, self._index, self._ledger, self._noticed = folder, index, Ledger(index), noticed
 
     # --- reading
 
@@ -108,6 +111,8 @@ class Folder:
             everything = list(self._ledger.all().values())
             self._set_statuses(everything)
             self._set_links(everything)
+        if notes:
+            self._noticed()
         added = sum(entry.path not in seen for entry, _ in notes)
         return Synced(added, len(notes) - added, removed, problems)
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import StoreError
 from hybridmem.indexes.base import Change
 from hybridmem.stores.base import Progress, Version, View
-from hybridmem.stores.codec import check_edge, check_memory, check_namespace
+from hybridmem.stores.codec import check_edge, check_memory, check_namespace, check_view
 from hybridmem.stores.folder import Folder, Synced, read_notes
 from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Entry, Memory
 
 __all__ = ["MarkdownStore", "Synced", "read_notes"]
@@ -38,10 +40,11 @@ class MarkdownStore:
     def __init__(
         self, folder: str | Path, /, *, clock: Callable[[], float] = time.time, busy_timeout: float = 5.0
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(checks.file_path("folder", folder, "the name of a folder of notes"))
         self.path = str(self.folder / _HOME / "index.db")
         self._clock, self._busy_timeout = clock, busy_timeout
         self._lock = threading.RLock()
+        self._noticed: Callable[[], None] | None = None
         self._start()
 
     def _start(self) -> None:
@@ -53,7 +56,7 @@ class MarkdownStore:
             self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
         )
         try:
-            self._notes = Folder(self.folder, self.index)
+            self._notes = Folder(self.folder, self.index, noticed=self._tell)
             for path, why in self._notes.sync().problems.items():
                 log.warning("%s is not in this memory: %s", self.folder / path, why)
         except BaseException:
@@ -61,6 +64,16 @@ class MarkdownStore:
             raise
 
     # --- following the files
+
+    def watch(self, noticed: Callable[[], None], /) -> None:
+        """Call this now, and from now on whenever notes were found that somebody wrote or edited by hand."""
+        with self._lock:
+            self._noticed = noticed
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._noticed is not None:
+            self._noticed()
 
     def sync(self, *, force: bool = False) -> Synced:
         """Take over what changed in the folder since the last time; `force` reads every file again."""
@@ -89,9 +102,10 @@ class MarkdownStore:
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Write memories as notes; give their ids."""
+        memories = checks.listed("memories", memories, "Memory objects")
+        for memory in memories:
+            check_memory(memory, namespace=check_namespace(namespace))
         with self._lock:
-            for memory in memories:
-                check_memory(memory, namespace=check_namespace(namespace))
             hidden = [memory.supersedes for memory in memories if memory.supersedes]
             self._notes.settle(namespace, [*hidden, *(memory.id for memory in memories)])
             ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
@@ -100,31 +114,35 @@ class MarkdownStore:
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove notes; the index keeps their history."""
+        ids = cleaned(ids)
         with self._lock:
-            links = self._notes.remove(namespace, ids)
+            links = self._notes.remove(check_namespace(namespace), ids)
             removed = self.index.delete(ids, namespace=namespace)
             self._notes.write_links(namespace, links)
             return removed
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove notes and all that the index knows of them."""
+        ids = cleaned(ids)
         with self._lock:
-            links = self._notes.remove(namespace, ids)
+            links = self._notes.remove(check_namespace(namespace), ids)
             erased = self.index.erase(ids, namespace=namespace)
             self._notes.write_links(namespace, links)
             return erased
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories: the `links` of the first one's note."""
+        edges = [check_edge(edge) for edge in checks.listed("edges", edges, "Edge(a, b, relation, weight)")]
         with self._lock:
-            self._notes.settle(namespace, [end for edge in edges for end in check_edge(edge)[:2]])
+            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
             self.index.link(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
         """Remove links, whichever way round."""
+        edges = [check_edge(edge) for edge in checks.listed("edges", edges, "Edge(a, b, relation, weight)")]
         with self._lock:
-            self._notes.settle(namespace, [end for edge in edges for end in check_edge(edge)[:2]])
+            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
             removed = self.index.unlink(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
             return removed
@@ -149,6 +167,8 @@ class MarkdownStore:
 
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids; a note edited since it was indexed is read again first."""
+        check_view(view)
+        ids = cleaned(ids)
         if view.as_of is None:
             with self._lock:
                 self._notes.refresh(view.namespace, ids)
@@ -183,6 +203,10 @@ class MarkdownStore:
     def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]:
         """Every vector in view, piece by piece."""
         return self.index.vector_pieces(view=view)
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]:
+        """Memories that have no vector."""
+        return self.index.unembedded(namespace=namespace, after=after, limit=limit)
 
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids."""

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from hybridmem.errors import ConfigError, CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
+from hybridmem import checks
+from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filter_sql import dig
-from hybridmem.stores import schema
+from hybridmem.stores import codec, schema
 from hybridmem.times import epoch
 
 __all__ = ["Pool", "Synchronous", "guarded", "translate"]
@@ -25,6 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
 
+_LONGEST = 2_000_000.0  # seconds: SQLite counts milliseconds in 31 bits
 _PAGE = 8192  # five 384-dimension vectors fit a page; at 4096 a quarter of the file would be padding
 _CACHE_KIB = 16_384
 _WAL_LIMIT = 64 * 1024 * 1024  # a WAL grown by a bulk load shrinks back to this
@@ -45,10 +47,8 @@ class Pool:
     """
 
     def __init__(self, path: str, /, *, busy_timeout: float = 5.0, synchronous: Synchronous = "full") -> None:
-        if synchronous not in ("full", "normal"):
-            raise ConfigError(f"synchronous must be 'full' or 'normal', not {synchronous!r}")
-        if not 0 <= busy_timeout < float("inf"):
-            raise ConfigError(f"busy_timeout must be a number of seconds >= 0, not {busy_timeout!r}")
+        checks.one_of("synchronous", synchronous, ("full", "normal"))
+        checks.number("busy_timeout", busy_timeout, "a number of seconds from 0 up", low=0, high=_LONGEST)
         self.path = path
         self.in_memory = path == ":memory:"
         self.busy_timeout = busy_timeout
@@ -296,10 +296,17 @@ def translate(path: str, /) -> Iterator[None]:
 
 
 def guarded(method: Callable[P, T], /) -> Callable[P, T]:
-    """The same for every method of a store (an object with `.path`), without a context manager's cost."""
+    """The same for every method of a store (an object with `.path`), without a context manager's cost.
+
+    Whose view or namespace it is asked for is looked at here too, so that no method forgets.
+    """
 
     @functools.wraps(method)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "view" in kwargs:
+            codec.check_view(kwargs["view"])
+        elif "namespace" in kwargs:
+            codec.check_namespace(kwargs["namespace"])  # type: ignore[arg-type]
         try:
             return method(*args, **kwargs)
         except sqlite3.Error as error:

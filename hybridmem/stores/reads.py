@@ -32,6 +32,7 @@ __all__ = [
     "namespaces",
     "page",
     "scope",
+    "unembedded",
     "vector_pieces",
     "vectors",
 ]
@@ -215,6 +216,12 @@ def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bo
         (namespace, id_, *hidden),
     )
     return [Version(seq, at, memory_from(row, namespace), op in (DELETE, ERASE)) for seq, at, op, *row in rows]
+
+
+def unembedded(conn: sqlite3.Connection, namespace: str, after: str, size: int, /) -> list[str]:
+    """The ids of memories without a vector, in order: at most `size` of those after a given one."""
+    query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND vector IS NULL ORDER BY id LIMIT ?"
+    return [row[0] for row in conn.execute(query, (namespace, after, size))]
 
 
 def namespaces(conn: sqlite3.Connection, /) -> list[str]:

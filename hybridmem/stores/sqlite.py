@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hybridmem import filters
+from hybridmem import checks, filters
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.base import Change
 from hybridmem.stores import reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
+from hybridmem.stores.codec import check_namespace, check_view
 from hybridmem.stores.pool import guarded, translate
 from hybridmem.stores.sqlite_writer import SQLiteWriter
 from hybridmem.stores.writer import cleaned
@@ -53,7 +53,7 @@ class SQLiteStore(SQLiteWriter):
                 found |= reads.get(conn, view, wanted[start : start + _PAGE])
         finally:
             self._pool.give(conn)
-        return [found.get(id_) for id_ in ids]
+        return [found.get(id_) for id_ in wanted]
 
     @guarded
     def list(
@@ -66,9 +66,9 @@ class SQLiteStore(SQLiteWriter):
     ) -> Iterator[Memory]:
         """The memories in view, by id: those after a given id, at most `limit` of them."""
         condition = self._sql(filters.parse(filter), view)
-        if limit is not None and limit < 0:
-            raise ConfigError(f"limit must be >= 0 or None, not {limit!r}")
-        return self._pages(view, condition, limit, after or "")
+        if limit is not None:
+            checks.whole("limit", limit, "a whole number from 0 up, or None", low=0)
+        return self._pages(view, condition, limit, *cleaned([after] if after is not None else [""]))
 
     def _pages(self, view: View, condition: filters.SQL, limit: int | None, after: str) -> Iterator[Memory]:
         left = limit
@@ -132,11 +132,20 @@ class SQLiteStore(SQLiteWriter):
     @guarded
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
         """The stored vectors of some ids, in their order; None where there is none."""
+        wanted = cleaned(ids)
         found: dict[str, Any] = {}
         with self._reading() as conn:
-            for start in range(0, len(ids), _PAGE):
-                found |= reads.vectors(conn, view, cleaned(ids[start : start + _PAGE]))
-        return [found.get(id_) for id_ in ids]
+            for start in range(0, len(wanted), _PAGE):
+                found |= reads.vectors(conn, view, wanted[start : start + _PAGE])
+        return [found.get(id_) for id_ in wanted]
+
+    @guarded
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = _PAGE) -> _list[Memory]:
+        """Memories that have no vector, superseded ones too, by id: those after a given id, at most `limit`."""
+        with self._pool.snapshot() as conn:
+            missing = reads.unembedded(conn, namespace, after, min(limit, _PAGE))
+            found = reads.get(conn, View(namespace, superseded=True), missing)
+        return [found[id_] for id_ in missing]
 
     @guarded
     def namespaces(self) -> _list[str]:
@@ -155,6 +164,9 @@ class SQLiteStore(SQLiteWriter):
 
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
         """The view's changes after `since`, oldest first, all from one moment; from 0 the state as it stands."""
+        check_view(view)
+        checks.whole("since", since, "a seq: a whole number from 0 up", low=0)
+        since = min(since, 2**62)  # what SQLite counts to
         with translate(self.path):
             with self._pool.snapshot() as conn:
                 stream = reads.changes(conn, since, view, vectors=vectors)
@@ -180,19 +192,20 @@ class SQLiteStore(SQLiteWriter):
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""
         with self._reading() as conn:
-            return snapshots.get_meta(conn, key)
+            return snapshots.get_meta(conn, *cleaned([key]))
 
     @guarded
     def set_meta(self, key: str, value: str, /) -> None:
         """Store a setting beside the memories."""
+        stored = cleaned([key, value])
         with self._pool.write() as conn:
-            snapshots.set_meta(conn, key, value)
+            snapshots.set_meta(conn, *stored)
 
     @guarded
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """An index's last saved state and the seq it stands for."""
         with self._pool.snapshot() as conn:
-            return snapshots.load(conn, index, namespace)
+            return snapshots.load(conn, cleaned([index])[0], namespace)
 
     @guarded
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
@@ -211,14 +224,16 @@ class SQLiteStore(SQLiteWriter):
     @guarded
     def backup(self, path: str | Path, /) -> None:
         """Copy the store to another file while it is in use; the copy appears whole or not at all."""
-        target = os.fspath(path)
-        if not target or Path(target).is_dir():
+        target = checks.file_path("path", path, "the name of a file to back up to")
+        if Path(target).is_dir():
             raise ConfigError(f"cannot back up to {target!r}: name a file")
         with self._reading() as conn, translate(target):
             upkeep.backup(conn, self.path, target)
 
     def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
+        if namespace is not None:
+            check_namespace(namespace)
         with translate(self.path), self._pool.snapshot() as conn:
             rows = transfer.export(conn, namespace)
             if not self._pool.in_memory:

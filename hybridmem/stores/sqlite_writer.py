@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hybridmem import filters
+from hybridmem import checks, filters
 from hybridmem.stores.base import View
 from hybridmem.stores.log import Log
 from hybridmem.stores.pool import Pool, Synchronous, guarded, translate
@@ -29,7 +28,8 @@ class SQLiteWriter(Writer):
         busy_timeout: float = 5.0,
         synchronous: Synchronous = "full",
     ) -> None:
-        self.path = os.fspath(path)
+        self.path = checks.file_path("path", path, "the name of a file, or ':memory:'")
+        checks.function("clock", clock, "a function that gives epoch seconds")
         self._clock = clock
         self._pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
         self._ids: dict[tuple[View, filters.Condition, int], frozenset[str]] = {}

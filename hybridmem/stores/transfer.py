@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.stores.base import Progress
 from hybridmem.stores.codec import (
@@ -93,13 +94,18 @@ def restore(
     With `exact` also a store that holds the beginning of the same log keeps them.
     """
     exact, now, done, last = log.seq == 0 if exact is None else exact, log.at, 0, -math.inf
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        checks.refuse("rows", rows, "the rows of an export")
+    if progress is not None:
+        checks.function("progress", progress, "a function of (done, total), or None")
     for row in rows:
         try:
             if row["kind"] in ("memory", "edge"):
                 last = log.at = _number(log, row, last) if exact else now
             done += _replay(log, row)
-        except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {_short(row)}") from error
+        except (LookupError, TypeError, ValueError, OverflowError, binascii.Error) as error:
+            told = checks.shown(row)
+            raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {told}") from error
         if done % _CHUNK == 0:
             log.flush()
             if progress is not None:
@@ -225,8 +231,3 @@ def _time(value: Any) -> float | None:
 def _vector(row: Mapping[str, Any]) -> bytes | None:
     data = row.get("vector")
     return None if data is None else encode_vector(decode_vector(base64.b64decode(data, validate=True)), row["id"])
-
-
-def _short(row: Any) -> str:
-    text = repr(row)
-    return text if len(text) < 200 else f"{text[:200]}…"  # noqa: PLR2004 - a line or two

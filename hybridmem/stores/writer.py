@@ -7,12 +7,15 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
+from hybridmem import checks
 from hybridmem.errors import ConfigError
 from hybridmem.stores import codec, reads, writes
 from hybridmem.stores.base import Changed, Progress, View
 from hybridmem.types import Edge, Memory
 
 __all__ = ["Writer", "cleaned"]
+
+_EDGES = "Edge(a, b, relation, weight)"
 
 
 class Writer:
@@ -21,6 +24,9 @@ class Writer:
     def _writing(self, namespace: str | None, /) -> AbstractContextManager[Any]:
         """A transaction with its `Log`, for one namespace or (None) for all of them."""
         raise NotImplementedError
+
+    def _log(self, namespace: str) -> AbstractContextManager[Any]:
+        return self._writing(codec.check_namespace(namespace))
 
     def _expect_vectors(self) -> None:
         """Called before vectors are written."""
@@ -43,61 +49,71 @@ class Writer:
         they were read, every field is taken as it is, and `Changed` says that one has changed since.
         """
         codec.check_namespace(namespace)
-        if vectors is not None and len(vectors) != len(memories):
-            raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
-        for memory in memories:  # before taking a lock
+        memories = checks.listed("memories", memories, "Memory objects")
+        base = [] if base is None else checks.listed("base", base, "Memory objects, as they stood")
+        if vectors is not None:
+            vectors = checks.listed("vectors", vectors, "vectors, one for each memory")
+            if len(vectors) != len(memories):
+                raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
+        for memory in (*memories, *base):  # before taking a lock
             codec.check_memory(memory, namespace=namespace)
-        if not len(memories):
+        if progress is not None:
+            checks.function("progress", progress, "a function of (done, total), or None")
+        if not memories:
             return []
         if vectors is not None and any(vector is not None for vector in vectors):
             self._expect_vectors()
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             ids = writes.assign_ids(memories, now=log.at)
-            _check_base(log, base or (), namespace)
-            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": base is not None}
+            _check_base(log, base, namespace)
+            how: dict[str, Any] = {"progress": progress, "strict": strict, "whole": bool(base)}
             writes.put(log, memories, ids, namespace=namespace, vectors=vectors, **how)
         return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links (history keeps them); how many there were."""
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             return writes.delete(log, cleaned(ids), namespace=namespace)
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove memories for good, history included; how many there were."""
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             return writes.erase(log, cleaned(ids), namespace=namespace)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must be there."""
-        with self._writing(namespace) as log:
-            writes.link(log, edges, namespace=namespace)
+        with self._log(namespace) as log:
+            writes.link(log, checks.listed("edges", edges, _EDGES), namespace=namespace)
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
         """Remove links, whichever way round; how many there were."""
-        with self._writing(namespace) as log:
-            return writes.unlink(log, edges, namespace=namespace)
+        with self._log(namespace) as log:
+            return writes.unlink(log, checks.listed("edges", edges, _EDGES), namespace=namespace)
 
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
         """Count an access of each memory, now."""
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             writes.touch(log, cleaned(ids), namespace=namespace)
 
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Strengthen a memory, up to 1.0; its new strength."""
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             return writes.reinforce(log, *cleaned([id]), namespace=namespace, by=by)
 
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
         """Weaken every memory by exp(−0.01) for each whole day since it was last weakened; how many changed."""
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             moment = codec.seconds(now, "now")
             return writes.decay(log, namespace=namespace, now=log.at if moment is None else moment)
 
     def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
         """Replace the vectors of memories, as re-embedding does."""
+        if not isinstance(vectors, Mapping):
+            checks.refuse("vectors", vectors, "a mapping from ids to vectors")
+        for id_ in vectors:
+            checks.text("id", id_, "a str")
         self._expect_vectors()
-        with self._writing(namespace) as log:
+        with self._log(namespace) as log:
             writes.set_vectors(log, vectors, namespace=namespace)
 
 
@@ -110,10 +126,11 @@ def _check_base(log: Any, base: Sequence[Memory], namespace: str) -> None:
 
 def cleaned(ids: Sequence[str], /) -> Sequence[str]:
     """Ids as they can be stored; a lone str is a mistake, not a sequence of letters."""
-    if isinstance(ids, str):
-        raise ConfigError(f"ids must be a sequence of str, not the single str {ids!r}")
+    if type(ids) is not list:
+        ids = checks.listed("ids", ids, "str")
     try:
         return [codec.clean(id_) for id_ in ids]
-    except (TypeError, AttributeError) as error:
-        wrong = next((id_ for id_ in ids if not isinstance(id_, str)), ids)
-        raise ConfigError(f"an id must be a str, not {wrong!r}") from error
+    except (TypeError, AttributeError):
+        for id_ in ids:
+            checks.text("id", id_, "a str")
+        raise

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.errors import ConfigError, NotFoundError
+from hybridmem import checks
+from hybridmem.errors import NotFoundError
 from hybridmem.stores import codec
 from hybridmem.stores.base import Progress
 from hybridmem.stores.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log
@@ -178,8 +179,7 @@ def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
 
 def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
     """Add to the strength: min(1, strength + by)."""
-    if isinstance(by, bool) or not isinstance(by, int | float) or not 0 <= by < math.inf:
-        raise ConfigError(f"by must be a number >= 0, not {by!r}")
+    checks.number("by", by, "a finite number from 0 up", low=0)
     head = log.heads(namespace, [id_]).get(id_)
     if head is None or not head.live:
         raise NotFoundError(f"no memory has the id {id_!r} in namespace {namespace!r}")

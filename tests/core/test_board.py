@@ -26,7 +26,7 @@ ITEMS = [
         "source_id": [None, "s1", "s2"][number % 3],
         "thread": [None, "t1"][number % 2],
         "words": 3 + 7 * number,
-        "updated_at": None if number == 4 else NOW - number * 9 * DAY,
+        "updated_at": {3: True, 4: None, 6: 1}.get(number, NOW - number * 9 * DAY),
         "created_at": NOW - number * 9 * DAY,
     }
     for number in range(10)
@@ -118,7 +118,7 @@ def recipes(draw):
                 ]
             )
         ),
-        boost=draw(st.sampled_from([None, HalfLife(strength=0.3)])),
+        boost=draw(st.sampled_from([None, HalfLife(strength=0.3), HalfLife(half_life=40_000.0)])),
         substance=draw(st.sampled_from([None, Substance()])),
         dated=draw(st.sampled_from([None, NamedDate()])),
     )

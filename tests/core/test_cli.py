@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
     good = '{"text": "fine"}'
     for line, why in (
         ('{"txt": "x"}', "in.jsonl:2: a memory has no field 'txt'"),
-        ('{"text": 5}', "in.jsonl:2: Memory.text must be a str, not 5"),
+        ('{"text": 5}', "in.jsonl:2: Memory.text = 5 is not allowed: a str"),
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
         (tmp_path / "in.jsonl").write_text(f"{good}\n{line}\n", encoding="utf-8")
@@ -66,7 +67,7 @@ def test_files_as_other_systems_save_them(run, tmp_path):
 
 def test_any_terminal_and_none_at_all(run, tmp_path):
     run("add", "Die schöne Müllerin 🎶", "--id", "m")
-    words = [sys.executable, "-m", "hybridmem.cli", "search", "Müllerin", "--embedder", "none"]
+    words = [sys.executable, "-m", "hybridmem", "search", "Müllerin", "--embedder", "none"]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     shown = subprocess.run(words, capture_output=True, cwd=tmp_path, env=ascii_only, check=True).stdout
     assert b"M\\xfcllerin" in shown
@@ -75,6 +76,24 @@ def test_any_terminal_and_none_at_all(run, tmp_path):
     closed = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
     done = subprocess.run([sys.executable, "-c", closed, *words], capture_output=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_module_runs_as_the_command_does(tmp_path):
+    command = Path(sys.executable).with_name("hybridmem")
+    for words in (
+        ["--version"],
+        ["--help"],
+        ["search", "cat", "-m", "no.db"],
+        ["nonsense"],
+        ["add", "cat", "--id", "c"],
+    ):
+        as_command, as_module = (
+            subprocess.run([*start, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+            for start in ([command], [sys.executable, "-m", "hybridmem"])
+        )
+        assert (as_module.returncode, as_module.stdout, as_module.stderr) == (
+            as_command.returncode, as_command.stdout, as_command.stderr,
+        )  # fmt: skip
 
 
 def test_import_export_and_back(run, tmp_path):

@@ -190,7 +190,7 @@ def test_bad_settings_are_named(setting):
 
 
 def test_one_string_is_not_a_list_of_texts():
-    with pytest.raises(ConfigError, match="list of strings"):
+    with pytest.raises(ConfigError, match="a list of texts"):
         as_embedder(letters).documents("abc")
 
 

@@ -369,19 +369,27 @@ DATED = st.builds(
     st.sampled_from([None, 3]),
     st.sampled_from(["source_id", "text"]),
     st.sampled_from(
-        [None, None, None, "2023-11-01", 10**400, -(10**400), NOW * 1000, math.nan, math.inf, 1_600_000_000]
+        [
+            *(None, None, None, "2023-11-01", 10**400, -(10**400), NOW * 1000, -NOW * 1000, math.nan, math.inf),
+            *(1_600_000_000, True, False, 0.5, -1.0),
+        ]
     ),
+    st.sampled_from([NOW, 0.5]),
 )
-def test_the_express_lane_gives_what_the_stages_give_where_everything_is_dated(lists, weights, c, k, key, odd):
+def test_the_express_lane_gives_what_the_stages_give_where_everything_is_dated(lists, weights, c, k, key, odd, now):
     if odd is not None and lists[0]:
         lists[0][-1].fields["updated_at"] = odd
     arms = [arm(f"arm{i}", rows, [1.0] * len(rows)) for i, rows in enumerate(lists)]
     floor = {"arm0": 0.5}
     recipe = Fusion(
-        weights=weights, c=c, gate=QualityGate(floor=floor), dedup=SourceDedup(key=key), boost=HalfLife(strength=0.5)
+        weights=weights,
+        c=c,
+        gate=QualityGate(floor=floor),
+        dedup=SourceDedup(key=key),
+        boost=HalfLife(strength=0.5, half_life=40_000.0),
     )
-    quick = recipe.run(arms, reader=FieldReader(), now=NOW, k=k)
-    assert quick == recipe.run(arms, reader=FieldReader(), now=NOW, k=k, trace=Trace())
+    quick = recipe.run(arms, reader=FieldReader(), now=now, k=k)
+    assert quick == recipe.run(arms, reader=FieldReader(), now=now, k=k, trace=Trace())
 
 
 LONG = st.lists(st.sampled_from([f"k{i:02}" for i in range(60)]), min_size=20, max_size=40, unique=True)

@@ -22,6 +22,7 @@ from hybridmem.stages import (
     stage_name,
 )
 from hybridmem.stages.boost import bounded
+from hybridmem.times import epoch
 from hybridmem.types import Activation, Context, Ranking
 
 NOW = 1_700_000_000.0
@@ -157,6 +158,27 @@ def test_every_kind_of_date_is_read(value):
 def test_a_missing_or_unreadable_date_is_neutral(value):
     rows = ranking(("a", 1.0, {"updated_at": value}), ("b", 0.5, {"updated_at": "2020-01-01"}))
     assert HalfLife()(rows, context()).scores[0] == 1.0
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.booleans(),
+            st.integers(-2, 3),
+            st.floats(NOW - 1e9, NOW + 1e9),
+            st.sampled_from([-NOW * 1000, NOW * 1000, -1e11, -7e10]),
+            st.sampled_from([None, math.nan, math.inf, -math.inf, "2020-01-01", "2019-01-01T00:00:00Z"]),
+        ),
+        min_size=1,
+    ),
+    st.sampled_from([NOW, 0.5]),
+)
+def test_a_column_of_dates_is_boosted_as_each_date_is_read(values, now):
+    """A boolean is no date: beside plain epoch seconds it must not become the year 1970."""
+    stage = HalfLife(half_life=40_000.0)
+    read = [epoch(value) for value in values]
+    expected = [1.0 if when is None else stage.factor(now - when) for when in read]
+    assert stage.boosted([1.0] * len(values), values, now) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_half_life_may_be_a_timedelta_and_the_field_any():

@@ -219,7 +219,7 @@ def test_bad_input():
     source, cases = good_and_bad(6)
     with pytest.raises(ConfigError, match="6 judged cases for folds=5"):
         tune(source, cases, recipe=Fusion())
-    with pytest.raises(ConfigError, match="folds=1"):
+    with pytest.raises(ConfigError, match="folds = 1 is not allowed"):
         tune(source, cases, recipe=Fusion(), folds=1)
     with pytest.raises(ConfigError, match="cannot tune"):
         tune(source, cases * 3)
@@ -227,9 +227,9 @@ def test_bad_input():
         tune(3, cases * 3, recipe=Fusion())
     with pytest.raises(ConfigError, match="metric 'precision@3'"):
         tune(source, cases * 3, recipe=Fusion(), metric="precision@3")
-    with pytest.raises(ConfigError, match="repeats=0"):
+    with pytest.raises(ConfigError, match="repeats = 0"):
         tune(source, cases * 3, recipe=Fusion(), repeats=0)
-    with pytest.raises(ConfigError, match=r"level=1\.5"):
+    with pytest.raises(ConfigError, match=r"level = 1\.5"):
         tune(source, cases * 3, recipe=Fusion(), level=1.5)
 
 

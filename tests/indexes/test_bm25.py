@@ -563,9 +563,9 @@ def test_k1_and_b(k1, b):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"k1": -1}, "k1=-1"),
-        ({"k1": math.nan}, "k1=nan"),
-        ({"b": 1.5}, "b=1.5"),
+        ({"k1": -1}, "k1 = -1"),
+        ({"k1": math.nan}, "k1 = nan"),
+        ({"b": 1.5}, "b = 1.5"),
         ({"weights": {"subject": 1.0}}, "subject.*text, title, tags, predicate"),
         ({"weights": {"text": -1.0}}, "weights.*-1.0"),
         ({"weights": {"text": "2"}}, "weights"),

@@ -181,7 +181,7 @@ def test_an_id_removed_by_another_process_is_no_failure(opened):
 def test_bad_input_is_told(opened):
     index = opened()
     index.apply([put(1, "a", [1.0, 0.0])])
-    with pytest.raises(ConfigError, match="k must be at least 1, not 0"):
+    with pytest.raises(ConfigError, match="k = 0 is not allowed"):
         index.search([1.0, 0.0], k=0)
     with pytest.raises(EmbeddingError, match="dimension"):
         index.search([1.0, 0.0, 0.0], k=1)

@@ -208,9 +208,9 @@ def test_rank_bm25_is_reproduced_exactly(variant, peer):
 
 
 def test_rank_bm25_settings_are_checked():
-    with pytest.raises(ConfigError, match="okapi, l, plus"):
+    with pytest.raises(ConfigError, match="'okapi', 'l', 'plus'"):
         RankBM25Index(variant="bm42")
-    with pytest.raises(ConfigError, match="always, drift"):
+    with pytest.raises(ConfigError, match="'always', 'drift'"):
         RankBM25Index(refresh="never")
 
 

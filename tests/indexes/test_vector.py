@@ -196,7 +196,7 @@ def test_bytes_are_read_first_from_8_mb_on_and_turned_rows_from_32(simd, made, m
         index = filled(rows)
         assert index.search(rows[7], k=1).ids == ["m7"]
         assert (index._now[1] is not None) is expected
-    with pytest.raises(ConfigError, match="compact_from must be at least 0 or None, not 'soon'"):
+    with pytest.raises(ConfigError, match="compact_from = 'soon' is not allowed: at least 0, or None"):
         VectorIndex(compact_from="soon")
 
 
@@ -370,7 +370,7 @@ def test_bad_settings_are_named(kwargs):
 
 
 def test_k_must_be_positive():
-    with pytest.raises(ConfigError, match="k must be at least 1, not 0"):
+    with pytest.raises(ConfigError, match="k = 0 is not allowed: a whole number of at least 1"):
         VectorIndex().search([1.0], k=0)
 
 
