@@ -67,7 +67,7 @@ def apart(
     *,
     indexed: bool,
 ) -> tuple[SQL, SQL]:
-    """The same rows by two statements to run at the same time: what the words find, and what is near (by HNSW)."""
+    """The same rows by two statements to run at the same time: what is near (by HNSW), and what the words find."""
     hits, best = bm25.hits(terms), bm25.best(allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
@@ -81,7 +81,7 @@ SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
 SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
         (*weights.params, packed(row), *found.params, *score.params, near.namespace, len(row)),
     )
-    return words, vectors
+    return vectors, words
 
 
 def merged(words: Sequence[tuple[Any, ...]], near: Sequence[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
