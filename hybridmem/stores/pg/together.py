@@ -68,18 +68,19 @@ def apart(
     indexed: bool,
 ) -> tuple[SQL, SQL]:
     """The same rows by two statements to run at the same time: what is near (by HNSW), and what the words find."""
-    hits, best = bm25.hits(terms), bm25.best(allowed, k)
+    hits = bm25.hits(terms) if allowed is not None else bm25.leading(terms, k)
+    best = bm25.best(allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
-SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
+SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR} WHERE {lexical.within(k)}""",
         (*hits.params, packed(row), *best.params, near.namespace, len(row)),
     )
-    weights, score = bm25.weights(terms), bm25.one("f.mem")
+    weights, scored = bm25.weights(terms), bm25.of("near")
     found = (near.walked if indexed else near.closest)(len(row), allowed, k)
     vectors = SQL(
-        f"""{weights.text}, {_QUESTION}, f AS MATERIALIZED ({found.text})
-SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
-        (*weights.params, packed(row), *found.params, *score.params, near.namespace, len(row)),
+        f"""{weights.text}, {_QUESTION}, near AS MATERIALIZED ({found.text}), f AS MATERIALIZED ({scored.text})
+SELECT f.score, FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
+        (*weights.params, packed(row), *found.params, *scored.params, near.namespace, len(row)),
     )
     return vectors, words
 
