@@ -186,9 +186,10 @@ def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: (-round(row[0] * 1e9), -(row[_UPDATED] or -math.inf), row[1]))
 
 
-def within(k: int, /) -> str:
-    """The condition that a row of the table `f` (score) is among its k best, or as good as the last of them."""
-    return f"f.score >= COALESCE((SELECT score FROM f ORDER BY score DESC OFFSET {k - 1:d} LIMIT 1), 0) - 2e-9"
+def within(k: int, table: str, /) -> str:
+    """The condition that a row of a table (score) is among its k best, or as good as the last of them."""
+    last = f"SELECT score FROM {table} ORDER BY score DESC OFFSET {k - 1:d} LIMIT 1"
+    return f"{table}.score >= COALESCE(({last}), 0) - 2e-9"
 
 
 def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> bool:

@@ -39,7 +39,7 @@ _VECTOR = """LEFT JOIN LATERAL (
 def both(
     bm25: Bm25, near: Nearest, terms: Mapping[str, float], row: Vector, allowed: Set[str] | None, k: int, /
 ) -> SQL:
-    """Rows (score, words, cosine, near, *entry) of whatever is among either arm's best k and a few more.
+    """Rows (score, words, cosine, near, *entry) of whatever is among either arm's best k, or equals the last of them.
 
     `words` and `near` tell which arm listed it; score and cosine are NULL where an arm has nothing to say.
     """
@@ -50,7 +50,8 @@ words AS MATERIALIZED ({best.text}),
 near AS MATERIALIZED ({closest.text}),
 f AS (
   SELECT mem, bool_or(words) AS words, bool_or(near) AS near FROM (
-    SELECT mem, TRUE AS words, FALSE AS near FROM words UNION ALL SELECT mem, FALSE, TRUE FROM near) f GROUP BY mem)
+    SELECT mem, TRUE AS words, FALSE AS near FROM words WHERE {lexical.within(k, "words")}
+    UNION ALL SELECT mem, FALSE, TRUE FROM near WHERE {nearest.within(k, "near")}) f GROUP BY mem)
 SELECT h.score, f.words, {_COSINE}, f.near, {ENTRY} FROM f LEFT JOIN hits h ON h.mem = f.mem {_MEMORY} {_VECTOR}""",
         (*hits.params, packed(row), *best.params, *closest.params, near.namespace, len(row)),
     )
@@ -72,7 +73,7 @@ def apart(
     best = bm25.best(allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
-SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR} WHERE {lexical.within(k)}""",
+SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR} WHERE {lexical.within(k, "f")}""",
         (*hits.params, packed(row), *best.params, near.namespace, len(row)),
     )
     weights, scored = bm25.weights(terms), bm25.of("near")
