@@ -149,6 +149,7 @@ class PostgresStore(Reading, Writer):
             view.namespace,
             settings,
             self._router.run,
+            run_both=self._router.run_both,
             has_vectors=self._has_vectors,
             exact_below=self._exact_below,
             prefix=self._prefix,

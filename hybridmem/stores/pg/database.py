@@ -27,6 +27,8 @@ __all__ = ["Conn", "Database", "Limits"]
 
 LOCK = 0x48794D65
 """The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
+_AT_ONCE = 0.001
+"""Seconds to wait for what may be done without; one that is free is there at once, else the pool grows meanwhile."""
 T = TypeVar("T")
 Raw = psycopg.Connection[Any]
 
@@ -141,6 +143,22 @@ class Database:
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
 
+    def read_beside(self, work: Callable[[Conn, Conn], T], /) -> T:
+        """The same on two connections; on one, twice given, where no second one is free: nobody waits for it."""
+
+        def beside(conn: Conn) -> T:
+            try:
+                pool, raw = self._take(_AT_ONCE)
+            except (PoolTimeout, TooManyRequests):
+                return work(conn, conn)
+            try:
+                with held(raw):
+                    return work(conn, Conn(raw))
+            finally:
+                self._give(pool, raw)
+
+        return self.read(beside)
+
     @contextmanager
     def snapshot(self, *, stream: bool = False) -> Iterator[Conn]:
         """A connection that sees one moment of the store, however many statements are run on it."""
@@ -237,8 +255,12 @@ class Database:
             return error
         return None
 
-    def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
+    def _take(self, timeout: float | None = None) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
+        if timeout is not None:
+            raw = pool.getconn(timeout)
+            self._lent.add(id(raw))
+            return pool, raw
         patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
         deadline = time.monotonic() + patience
         while True:

@@ -20,7 +20,7 @@ from hybridmem.filter_sql import SQL
 from hybridmem.stores.pg.chosen import restriction
 from hybridmem.types import Entry
 
-__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "entry_of", "tied"]
+__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "entry_of", "tied", "within"]
 
 ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
 """What ranking needs to know: every field of an Entry is a column of `memories`."""
@@ -37,7 +37,7 @@ WITH s AS (
   SELECT memories AS n, CASE WHEN length > 0 THEN ?::float8 * memories / length ELSE 0 END AS slope
   FROM spaces WHERE namespace = ?),
 w AS MATERIALIZED (
-  SELECT q.term, q.place, s.slope, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
+  SELECT q.term, q.place, c.n, s.slope, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
   FROM s, unnest((SELECT ?::text[]), (SELECT ?::float8[])) WITH ORDINALITY AS q (term, times, place)
   CROSS JOIN LATERAL (
     SELECT COALESCE((SELECT t.n FROM terms t WHERE t.namespace = ? AND t.term = q.term), 0) AS n OFFSET 0) c
@@ -53,6 +53,29 @@ hits AS (
   FROM (SELECT p.mem, {_PART} AS part FROM w CROSS JOIN LATERAL (
     SELECT p.mem, p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p OFFSET 0) z
   GROUP BY z.mem)"""
+# The same, without most of what only the commonest term of the question finds. By the other terms alone the last that
+# matters has a score `r.score`; the commonest one adds no more than its weight times k1 + 1. So whatever has less
+# than the difference without it is out, and where the difference is above 0, all that has nothing but it. Its postings
+# are then looked up among the few that are left instead of being grouped. (1e-6 is more than rounding can add up to.)
+_POSTINGS = "CROSS JOIN LATERAL (SELECT * FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p"
+_LEADING = f"""{_WEIGHTS},
+common AS MATERIALIZED (SELECT *, weight * ?::float8 AS most FROM w ORDER BY n DESC LIMIT 1),
+rest AS MATERIALIZED (
+  SELECT z.mem, sum(z.part) AS score
+  FROM (SELECT p.mem, {_PART} AS part FROM w {_POSTINGS} WHERE w.term <> (SELECT term FROM common) OFFSET 0) z
+  GROUP BY z.mem),
+bound AS MATERIALIZED (
+  SELECT r.score - c.most - 1e-6 AS least
+  FROM (SELECT score FROM rest ORDER BY score DESC OFFSET {{last}} LIMIT 1) r CROSS JOIN common c),
+hits AS (
+  SELECT r.mem, r.score + COALESCE(c.part, 0) AS score
+  FROM (SELECT * FROM rest WHERE score >= (SELECT least FROM bound)) r
+  LEFT JOIN (SELECT p.mem, {_PART} AS part FROM common w {_POSTINGS}) c ON c.mem = r.mem
+  WHERE (SELECT least > 0 FROM bound)
+  UNION ALL
+  SELECT z.mem, sum(z.score)
+  FROM (SELECT mem, score FROM rest UNION ALL SELECT p.mem, {_PART} FROM common w {_POSTINGS}) z
+  WHERE (SELECT least > 0 FROM bound) IS NOT TRUE GROUP BY z.mem)"""
 _FOUND = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
 _ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
 
@@ -84,14 +107,26 @@ class Bm25:
         """The beginning of a statement: `w` holds the terms with their weights."""
         return SQL(_WEIGHTS, self._query(terms))
 
-    def one(self, mem: str, /) -> SQL:
-        """The score of one memory, by the column that holds its number; NULL where it has none of the terms `w`."""
-        found = _ONE.replace("m.mem", mem)
-        return SQL(f"SELECT {_SUM} FROM w CROSS JOIN LATERAL ({found} OFFSET 0) p", (*self._curve(), self.namespace))
+    def of(self, found: str, /) -> SQL:
+        """Part of a statement: (mem, score) of every memory of the table `found` (mem), NULL without any of the terms.
+
+        Each term's postings are looked up for all of them at once.
+        """
+        these = f"AND p.mem = ANY((SELECT array_agg(mem) FROM {found})::bigint[])"
+        return SQL(
+            f"SELECT z.mem, sum(z.part) AS score FROM (SELECT mem, NULL::float8 AS part FROM {found} UNION ALL "
+            f"SELECT p.mem, {_PART} FROM w {_POSTINGS.replace('OFFSET', these + ' OFFSET')}) z GROUP BY z.mem",
+            (*self._curve(), self.namespace),
+        )
 
     def hits(self, terms: Mapping[str, float], /) -> SQL:
         """The beginning of a statement: `hits` (mem, score) holds whatever has one of the terms."""
         return SQL(_HITS, (*self._query(terms), *self._curve(), self.namespace))
+
+    def leading(self, terms: Mapping[str, float], k: int, /) -> SQL:
+        """The same, but `hits` holds the k best and a few more for certain, of the others only some."""
+        each = (*self._curve(), self.namespace)
+        return SQL(_LEADING.format(last=f"{k + SPARE - 1:d}"), (*self._query(terms), self.k1 + 1, *each * 3))
 
     @staticmethod
     def best(allowed: Set[str] | None, k: int, /) -> SQL:
@@ -109,7 +144,7 @@ class Bm25:
         Where the last of these few still equals the k-th (see `tied`), `ties` asks for everything that does: it has
         to sort all hits, where a bounded sort is enough otherwise.
         """
-        hits, bound = self.hits(terms)
+        hits, bound = self.hits(terms) if ties or allowed is not None else self.leading(terms, k)
         if allowed is None:
             few = f"FETCH FIRST {k:d} ROWS WITH TIES" if ties else f"LIMIT {k + SPARE:d}"
             by = "round(score * 1e9)" if ties else "score"
@@ -149,6 +184,12 @@ class Bm25:
 def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
     """Rows (score, *entry) in the order that `search` gives them."""
     return sorted(rows, key=lambda row: (-round(row[0] * 1e9), -(row[_UPDATED] or -math.inf), row[1]))
+
+
+def within(k: int, table: str, /) -> str:
+    """The condition that a row of a table (score) is among its k best, or as good as the last of them."""
+    last = f"SELECT score FROM {table} ORDER BY score DESC OFFSET {k - 1:d} LIMIT 1"
+    return f"{table}.score >= COALESCE(({last}), 0) - 2e-9"
 
 
 def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> bool:

@@ -20,7 +20,18 @@ from hybridmem.stores.pg.chosen import restriction
 from hybridmem.stores.pg.lexical import ENTRY
 from hybridmem.types import Entry
 
-__all__ = ["Nearest", "by_score", "cosines", "index_name", "index_sql", "packed", "question", "ranked", "tied"]
+__all__ = [
+    "Nearest",
+    "by_score",
+    "cosines",
+    "index_name",
+    "index_sql",
+    "packed",
+    "question",
+    "ranked",
+    "tied",
+    "within",
+]
 
 LIMIT = 4000
 """pgvector indexes half-precision vectors of up to so many dimensions."""
@@ -66,6 +77,12 @@ def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
     if not 0 < k < len(rows) == k + _SPARE or rows[k - 1][0] - rows[-1][0] > _CLOSE:
         return None
     return float(rows[k - 1][0]) - _CLOSE
+
+
+def within(k: int, table: str, /) -> str:
+    """The condition that a row of a table (d) is among its k nearest, or so close to the last that it might be."""
+    last = f"SELECT d FROM {table} ORDER BY d OFFSET {k - 1:d} LIMIT 1"
+    return f"{table}.d <= COALESCE(({last}), 'Infinity') + {2 * _CLOSE}"
 
 
 def packed(row: Vector, /) -> Packed:
@@ -129,12 +146,12 @@ class Nearest:
         )
 
     def closest(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k nearest to the vector `v` of a table `q` (mem), and a few more: a part of a statement."""
+        """The k nearest to the vector `v` of a table `q` (mem, d), and a few more: a part of a statement."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
         return SQL(
-            f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} "
-            f"ORDER BY e.embedding <#> (SELECT v FROM q) LIMIT {k + _SPARE:d}",
+            f"SELECT e.mem, e.embedding <#> (SELECT v FROM q) AS d FROM embeddings e {join}WHERE e.namespace = ? "
+            f"AND e.dim = ?{rest.text} ORDER BY d LIMIT {k + _SPARE:d}",
             (self.namespace, dim, *rest.params),
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from hybridmem.errors import StoreError
 from hybridmem.filter_sql import SQL
@@ -12,6 +12,7 @@ from hybridmem.stores.pg.database import Conn, Database
 
 __all__ = ["Router"]
 
+T = TypeVar("T")
 Rows = Sequence[tuple[Any, ...]]
 
 
@@ -26,18 +27,29 @@ class Router:
 
     def run(self, statement: SQL, /) -> Rows:
         """The rows of one statement."""
-        text = translate(statement.text)
+        return self._on_one(lambda database: database.read(lambda conn: _sent(conn, statement).fetchall()))
 
-        def work(conn: Conn) -> Rows:  # vectors come as they are rather than as hexadecimal text
-            rows: Rows = conn.raw.execute(text, statement.params, binary=True).fetchall()
-            return rows
+    def run_both(self, first: SQL, second: SQL, /) -> tuple[Rows, Rows]:
+        """The rows of two statements that the server works on at the same time.
 
+        Both are sent before anything is waited for, by one thread: two threads that send and wait were put on one
+        processor together with what they woke, and the other one stood idle.
+        """
+
+        def work(one: Conn, other: Conn) -> tuple[Rows, Rows]:
+            with one.raw.pipeline(), other.raw.pipeline():
+                sent = _sent(one, first), _sent(other, second)
+                return sent[0].fetchall(), sent[1].fetchall()
+
+        return self._on_one(lambda database: database.read_beside(work))
+
+    def _on_one(self, ask: Callable[[Database], T]) -> T:
         if self.replica is not None and not self.behind:
             try:
-                return self.replica.read(work)
+                return ask(self.replica)
             except StoreError:
                 self.behind = True  # gone: the primary answers until the next question finds it again
-        return self.primary.read(work)
+        return ask(self.primary)
 
     def look(self) -> None:
         """Before a question: find out whether the replica is there and (if that was asked) shows what was written."""
@@ -62,3 +74,8 @@ class Router:
         self.primary.close()
         if self.replica is not None:
             self.replica.close()
+
+
+def _sent(conn: Conn, statement: SQL) -> Any:
+    """Vectors come as they are rather than as hexadecimal text."""
+    return conn.raw.execute(translate(statement.text), statement.params, binary=True)

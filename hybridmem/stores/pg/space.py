@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.embed import Vector
 from hybridmem.errors import EmbeddingError
-from hybridmem.fanout import Job, run, settle
 from hybridmem.filter_sql import SQL
 from hybridmem.indexes.lexical import check_k, query_terms
 from hybridmem.stores.pg import lexical, nearest, together
 from hybridmem.stores.pg.lexical import ENTRY, Bm25, Known, entry_of
 from hybridmem.stores.pg.nearest import Nearest, cosines, index_name, question, ranked
 from hybridmem.stores.pg.neighbours import Joined, ServerGraph
-from hybridmem.stores.pg.wording import Run, Searcher
+from hybridmem.stores.pg.wording import Rows, Run, Searcher
 from hybridmem.types import Entry, Graph, Hits
 
 if TYPE_CHECKING:
@@ -51,6 +49,7 @@ class PgSpace:
         run: Run,
         /,
         *,
+        run_both: Callable[[SQL, SQL], tuple[Rows, Rows]],
         has_vectors: Callable[[], bool],
         exact_below: int,
         prefix: int | None,
@@ -58,7 +57,8 @@ class PgSpace:
         catch_up: Callable[[], None] | None = None,
         words: Searcher | None = None,
     ) -> None:
-        self._namespace, self._settings, self._run = namespace, settings, run
+        self._namespace, self._settings = namespace, settings
+        self._run, self._run_both = run, run_both
         self._bm25 = Bm25(namespace, settings.k1, settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
@@ -101,7 +101,7 @@ class PgSpace:
         size = self._size(len(row))
         asked = (self._bm25, self._nearest, terms, row, ask.allowed, k)
         if size.many:
-            words, near = self._at_once(*together.apart(*asked, indexed=size.indexed))
+            near, words = self._run_both(*together.apart(*asked, indexed=size.indexed))
             rows: Sequence[tuple[Any, ...]] = together.merged(words, near)
         else:
             rows = near = self._run(together.both(*asked))
@@ -109,11 +109,6 @@ class PgSpace:
             return None  # or there are no vectors, or others than these: asked alone, the arm says so
         self._learn([entry_of(row[4:]) for row in rows])
         return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
-
-    def _at_once(self, *statements: SQL) -> list[Sequence[tuple[Any, ...]]]:
-        outcomes = run([Job(str(place), partial(self._run, one)) for place, one in enumerate(statements)])
-        settle(outcomes, wrap=False)
-        return [outcome.value for outcome in outcomes]
 
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()

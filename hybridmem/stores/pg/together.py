@@ -39,7 +39,7 @@ _VECTOR = """LEFT JOIN LATERAL (
 def both(
     bm25: Bm25, near: Nearest, terms: Mapping[str, float], row: Vector, allowed: Set[str] | None, k: int, /
 ) -> SQL:
-    """Rows (score, words, cosine, near, *entry) of whatever is among either arm's best k and a few more.
+    """Rows (score, words, cosine, near, *entry) of whatever is among either arm's best k, or equals the last of them.
 
     `words` and `near` tell which arm listed it; score and cosine are NULL where an arm has nothing to say.
     """
@@ -50,7 +50,8 @@ words AS MATERIALIZED ({best.text}),
 near AS MATERIALIZED ({closest.text}),
 f AS (
   SELECT mem, bool_or(words) AS words, bool_or(near) AS near FROM (
-    SELECT mem, TRUE AS words, FALSE AS near FROM words UNION ALL SELECT mem, FALSE, TRUE FROM near) f GROUP BY mem)
+    SELECT mem, TRUE AS words, FALSE AS near FROM words WHERE {lexical.within(k, "words")}
+    UNION ALL SELECT mem, FALSE, TRUE FROM near WHERE {nearest.within(k, "near")}) f GROUP BY mem)
 SELECT h.score, f.words, {_COSINE}, f.near, {ENTRY} FROM f LEFT JOIN hits h ON h.mem = f.mem {_MEMORY} {_VECTOR}""",
         (*hits.params, packed(row), *best.params, *closest.params, near.namespace, len(row)),
     )
@@ -67,21 +68,22 @@ def apart(
     *,
     indexed: bool,
 ) -> tuple[SQL, SQL]:
-    """The same rows by two statements to run at the same time: what the words find, and what is near (by HNSW)."""
-    hits, best = bm25.hits(terms), bm25.best(allowed, k)
+    """The same rows by two statements to run at the same time: what is near (by HNSW), and what the words find."""
+    hits = bm25.hits(terms) if allowed is not None else bm25.leading(terms, k)
+    best = bm25.best(allowed, k)
     words = SQL(
         f"""{hits.text}, {_QUESTION}, f AS MATERIALIZED ({best.text})
-SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
+SELECT f.score, TRUE, {_COSINE}, FALSE, {ENTRY} FROM f {_MEMORY} {_VECTOR} WHERE {lexical.within(k, "f")}""",
         (*hits.params, packed(row), *best.params, near.namespace, len(row)),
     )
-    weights, score = bm25.weights(terms), bm25.one("f.mem")
+    weights, scored = bm25.weights(terms), bm25.of("near")
     found = (near.walked if indexed else near.closest)(len(row), allowed, k)
     vectors = SQL(
-        f"""{weights.text}, {_QUESTION}, f AS MATERIALIZED ({found.text})
-SELECT ({score.text}), FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
-        (*weights.params, packed(row), *found.params, *score.params, near.namespace, len(row)),
+        f"""{weights.text}, {_QUESTION}, near AS MATERIALIZED ({found.text}), f AS MATERIALIZED ({scored.text})
+SELECT f.score, FALSE, {_COSINE}, TRUE, {ENTRY} FROM f {_MEMORY} {_VECTOR}""",
+        (*weights.params, packed(row), *found.params, *scored.params, near.namespace, len(row)),
     )
-    return words, vectors
+    return vectors, words
 
 
 def merged(words: Sequence[tuple[Any, ...]], near: Sequence[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
