@@ -479,3 +479,25 @@ def test_the_express_lane_gates_only_arms_with_scores():
     assert recipe.run(lists, reader=READER, now=NOW) == recipe.run(lists, reader=READER, now=NOW, trace=Trace())
     low = [arm("a", "x", [0.1]), arm("b", "y", [0.2])]
     assert recipe.run(low, reader=READER, now=NOW).keys == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"gate": 3}, r"gate = 3 is not allowed: a QualityGate\(…\), or None"),
+        ({"pack": "all"}, r"pack = 'all' is not allowed: a Pack\(…\), or None"),
+        ({"dedup": True}, r"dedup = True is not allowed: a SourceDedup\(…\)"),
+        ({"boost": HalfLife}, r"boost = <class .*HalfLife'> is not allowed: a HalfLife\(…\) or Competition\(…\)"),
+        ({"extra": [5]}, "a stage in extra = 5 is not allowed: a function"),
+        ({"extra": [Diversity]}, "a stage in extra = <class .*Diversity'> is not allowed: a function"),
+    ],
+)
+def test_a_slot_takes_its_own_kind_of_value_alone(settings, told):
+    with pytest.raises(ConfigError, match=told):
+        Fusion(**settings)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
+def test_a_weight_is_a_finite_number_from_zero_up(weight):
+    with pytest.raises(ConfigError, match=f"weight {weight!r} is not allowed"):
+        normalise_weights(["a", "b"], [1.0, weight])
