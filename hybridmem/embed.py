@@ -26,6 +26,7 @@ from hybridmem import checks
 from hybridmem._embedding_sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 from hybridmem.fanout import in_thread
+from hybridmem.forks import guard
 
 __all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
 
@@ -51,7 +52,7 @@ class _Lru:
     def __init__(self, size: int) -> None:
         self.size = size
         self._rows: OrderedDict[bytes, Vector] = OrderedDict()
-        self._lock = Lock()
+        self._lock = guard(Lock())
 
     def get(self, key: bytes) -> Vector | None:
         with self._lock:

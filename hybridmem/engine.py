@@ -17,6 +17,7 @@ from hybridmem.embed import Embedder, check_same
 from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.explain import Explanation, Trace
 from hybridmem.fanout import Job, Outcome, Pace, in_thread, only, run, settle
+from hybridmem.forks import guard
 from hybridmem.fusion import Fusion
 from hybridmem.graph_arm import explain_arm
 from hybridmem.health import Health, Observation, measure
@@ -60,7 +61,7 @@ class Engine:
         self._spaces: dict[View, Space] = {}
         self._past: OrderedDict[View, Space] = OrderedDict()
         self._paces: dict[str, Pace] = {"bm25": Pace(), "vector": Pace()}
-        self._lock = threading.Lock()
+        self._lock = guard(threading.Lock())
         self._closed = False
         self.check_embedder()
 

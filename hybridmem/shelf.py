@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
+from hybridmem.forks import guard
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.lexical import Document, check_k
 from hybridmem.shelf_file import Keeper, Row
@@ -131,7 +132,7 @@ class Shelf(Generic[T]):
         self._things: dict[str, tuple[T, Mapping[str, str]]] = {}
         self._keeper = keeper
         self._last = 0
-        self._lock = threading.RLock()
+        self._lock = guard(threading.RLock())
         if keeper is not None and keeper.exists:
             self._load(keeper)
 

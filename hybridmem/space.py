@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
+from hybridmem.forks import guard
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.bm25 import BM25Index
 from hybridmem.indexes.graph import GraphIndex, GraphSettings
@@ -96,7 +97,7 @@ class LocalSpace:
         self._store = store
         self._view = view
         self._settings = settings
-        self._lock = threading.RLock()
+        self._lock = guard(threading.RLock())
         self._seen = -1
         self._roster = Roster() if settings.graph is None else Roster(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}

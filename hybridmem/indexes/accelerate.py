@@ -10,6 +10,7 @@ from typing import Literal
 
 from hybridmem import checks
 from hybridmem.errors import MissingExtraError
+from hybridmem.forks import guard
 from hybridmem.indexes.kernels import Kernels
 from hybridmem.indexes.live import State
 
@@ -38,7 +39,7 @@ class Accelerator:
     def __init__(self, accelerate: Literal["auto"] | bool) -> None:
         if not isinstance(accelerate, bool) and (not isinstance(accelerate, str) or accelerate != "auto"):
             checks.refuse("accelerate", accelerate, "'auto', True, False")
-        self._lock = threading.Lock()
+        self._lock = guard(threading.Lock())
         self._ready: Kernels | None = _PLAIN if accelerate is False else None
         self._warming = False
         if accelerate is True:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hybridmem import checks
+from hybridmem.forks import guard
 from hybridmem.indexes import lexical, packing
 from hybridmem.indexes.accelerate import Accelerator
 from hybridmem.indexes.base import Change
@@ -63,9 +64,9 @@ class BM25Index:
         self.b = float(b)
         self.weights = lexical.checked_weights(weights)
         self._accelerator = Accelerator(accelerate)
-        self._writer = threading.RLock()
+        self._writer = guard(threading.RLock())
         """Held by one writer at a time."""
-        self._swap = threading.Lock()
+        self._swap = guard(threading.Lock())
         """Held for a moment, while the state and the ids' rows change together."""
         self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), 0.0)
         self._adopt(State.empty())

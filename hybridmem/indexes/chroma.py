@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
@@ -21,6 +22,7 @@ import numpy as np
 from hybridmem import checks
 from hybridmem.embed import Vector, unit
 from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, StoreError
+from hybridmem.forks import guard
 from hybridmem.indexes._batch import Put, batch_of
 from hybridmem.indexes._matrix import cosines
 from hybridmem.indexes.base import Change
@@ -128,10 +130,11 @@ class ChromaIndex:
         name: str = "hybridmem",
         identity: str = "",
     ) -> None:
-        self._lock = RLock()
+        self._lock = guard(RLock())
         self._identity, self._name = identity, name
         self._client = None if collection is not None else connect(path=path, host=host, port=port, ssl=ssl)
-        self._collection = collection if collection is not None else self._opened(self._client)
+        self._process = os.getpid()
+        self._opened_collection = collection if collection is not None else self._opened(self._client)
         self._known: set[str] | None = None
         self.watermark = 0
         if not self._intact():
@@ -143,6 +146,12 @@ class ChromaIndex:
             return client.get_or_create_collection(
                 self._name, embedding_function=None, metadata=first, configuration={"hnsw": HNSW}
             )
+
+    @property
+    def _collection(self) -> Any:
+        if os.getpid() != self._process:  # its threads stayed in the parent: a call here would wait for ever
+            raise StoreError("Chroma's client does not cross a fork: open the memory in the child process")
+        return self._opened_collection
 
     # --- whole or not
     def _intact(self) -> bool:
@@ -180,7 +189,7 @@ class ChromaIndex:
             else:
                 with contextlib.suppress(Exception):
                     self._client.delete_collection(self._name)
-                self._collection = self._opened(self._client)
+                self._opened_collection = self._opened(self._client)
             self.watermark, self._known = 0, set()
             self._note()
 

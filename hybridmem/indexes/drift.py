@@ -12,6 +12,8 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from hybridmem.forks import guard
+
 __all__ = ["LIMIT", "Drift", "Frozen", "drift"]
 
 LIMIT = 0.85
@@ -58,7 +60,7 @@ class Frozen(Generic[T]):
 
     def __init__(self, build: Callable[[], T]) -> None:
         self._build = build
-        self._building = threading.Lock()
+        self._building = guard(threading.Lock())
         self._current = build()
 
     @property

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hybridmem import checks
 from hybridmem.errors import CorruptStoreError, MissingExtraError
+from hybridmem.forks import guard
 from hybridmem.indexes import lexical
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.lexical import Document, Source, as_document
@@ -81,7 +82,7 @@ class FTS5Index:
         self.analyzer = Analyzer() if analyzer is None else analyzer
         """Decides about stop words only: the rest is FTS5's own tokeniser."""
         self.weights = lexical.checked_weights(weights)
-        self._lock = threading.RLock()
+        self._lock = guard(threading.RLock())
         where = checks.file_path("path", path, "the name of a file, or ':memory:'")
         self._db = sqlite3.connect(where, check_same_thread=False, isolation_level=None, timeout=5.0)
         weakref.finalize(self, self._db.close)

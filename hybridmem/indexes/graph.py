@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridmem import checks
 from hybridmem.entities import spot
+from hybridmem.forks import guard
 from hybridmem.indexes.adjacency import Adjacency, Column, Slot, Slots
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.chains import Chains, Turn, asks
@@ -81,7 +82,7 @@ class GraphIndex:
             checks.refuse("settings", settings, "GraphSettings(…), or None")
         self.settings = settings or GraphSettings()
         self.watermark = 0
-        self._lock = threading.Lock()
+        self._lock = guard(threading.Lock())
         self._numbers: dict[str, int] = {}
         self._ids: list[str] = []
         self._alive = Column(np.bool_, fill=0)

@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridmem import checks
 from hybridmem.errors import MissingExtraError
+from hybridmem.forks import guard
 from hybridmem.indexes import lexical
 from hybridmem.indexes.base import Change
 from hybridmem.indexes.drift import Drift, Frozen, drift
@@ -65,7 +66,7 @@ class RankBM25Index:
         self.pad = pad
         self.watermark = 0
         self._make = _load(variant)
-        self._lock = threading.RLock()
+        self._lock = guard(threading.RLock())
         self._documents: dict[str, tuple[list[str], float]] = {}
         self._version = 0
         self._frozen = Frozen(self._build)

@@ -20,6 +20,7 @@ from hybridmem.embed import Embedder, Vector, check_same, unit
 from hybridmem.errors import ConfigError
 from hybridmem.fanout import in_thread
 from hybridmem.filters import compile_predicate, to_chroma
+from hybridmem.forks import guard
 from hybridmem.indexes.chroma import HNSW, connect, disconnect, similarity_in, translated
 from hybridmem.indexes.vector import VectorIndex
 
@@ -115,7 +116,7 @@ class VectorTexts(Texts):
         super().__init__(embedder)
         self._index = VectorIndex()
         self._rows: dict[str, Row] = {}
-        self._lock = Lock()
+        self._lock = guard(Lock())
 
     def __len__(self) -> int:
         return len(self._rows)

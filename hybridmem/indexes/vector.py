@@ -17,6 +17,7 @@ import numpy as np
 from hybridmem import checks
 from hybridmem.embed import Vector, unit
 from hybridmem.errors import EmbeddingError
+from hybridmem.forks import guard
 from hybridmem.indexes import _matrix
 from hybridmem.indexes._batch import NEVER, Put, batch_of, epoch
 from hybridmem.indexes._matrix import Picture, Rows
@@ -56,7 +57,7 @@ class VectorIndex:
         self.watermark = 0
         self._dim = dim
         self._prefix, self._compact_from = prefix, compact_from
-        self._lock = RLock()
+        self._lock = guard(RLock())
         self._rows: dict[str, int] = {}
         self._now: tuple[Picture, Sketch | None] = (_matrix.empty(dim), None)
         self._asked: tuple[frozenset[str], Rows] | None = None

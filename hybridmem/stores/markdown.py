@@ -14,6 +14,7 @@ from typing import Any
 
 from hybridmem import checks
 from hybridmem.errors import StoreError
+from hybridmem.forks import guard
 from hybridmem.indexes.base import Change
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.codec import check_edge, check_memory, check_namespace, check_view
@@ -43,7 +44,7 @@ class MarkdownStore:
         self.folder = Path(checks.file_path("folder", folder, "the name of a folder of notes"))
         self.path = str(self.folder / _HOME / "index.db")
         self._clock, self._busy_timeout = clock, busy_timeout
-        self._lock = threading.RLock()
+        self._lock = guard(threading.RLock())
         self._noticed: Callable[[], None] | None = None
         self._start()
 

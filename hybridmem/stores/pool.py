@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
 import sqlite3
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from hybridmem import checks
 from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filter_sql import dig
+from hybridmem.forks import PATIENCE, guard, torn
 from hybridmem.stores import codec, schema
 from hybridmem.times import epoch
 
@@ -54,15 +53,15 @@ class Pool:
         self.busy_timeout = busy_timeout
         self._synchronous = synchronous
         self._closed = False
-        self._reset()
-        with translate(path):
-            self._open()
-        _POOLS.add(self)
-
-    def _reset(self) -> None:
         self._idle: deque[sqlite3.Connection] = deque()
+        self._lent: deque[None] = deque()
+        """One for each connection that is out, or about to be."""
         self._write_lock = threading.Lock()
         self._memory_lock = threading.RLock()
+        self._forking = False
+        with translate(path):
+            self._open()
+        guard(self)
 
     def _open(self) -> None:
         conn = self._connect()
@@ -114,30 +113,48 @@ class Pool:
 
     def take(self) -> sqlite3.Connection:
         """Borrow a connection; give it back with `give`, whatever happens."""
+        self._enter()
         if self.in_memory:
             self._memory_lock.acquire()
         if self._closed:
-            self._unlock_memory()
+            self._leave()
             raise StoreClosedError(f"the store {self.path} is closed")
         try:
             return self._idle.pop() if not self.in_memory else self._idle[0]
         except IndexError:
+            pass
+        try:
             return self._connect()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _enter(self) -> None:
+        """Say that a connection is about to be out, before looking whether a fork is: who forks does the reverse."""
+        self._lent.append(None)
+        while self._forking:
+            self._lent.pop()
+            time.sleep(0.0005)
+            self._lent.append(None)
+        if torn():
+            self._lent.pop()
+            raise StoreError(_TORN.format(path=self.path, patience=PATIENCE))
+
+    def _leave(self) -> None:
+        if self.in_memory:
+            self._memory_lock.release()
+        self._lent.pop()
 
     def give(self, conn: sqlite3.Connection, /) -> None:
         """Return a borrowed connection."""
-        if self.in_memory:
-            self._unlock_memory()
-        elif self._closed:
-            conn.close()
-        else:
-            self._idle.append(conn)
-            if self._closed:  # closed between the two lines above
-                self._close_idle()
-
-    def _unlock_memory(self) -> None:
-        if self.in_memory:
-            self._memory_lock.release()
+        if not self.in_memory:
+            if self._closed:
+                conn.close()
+            else:
+                self._idle.append(conn)
+                if self._closed:  # closed between the two lines above
+                    self._close_idle()
+        self._leave()
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -212,6 +229,32 @@ class Pool:
     def _busy(self) -> str:
         return f"{self.path} was held by another writer for longer than {self.busy_timeout:g} s (busy_timeout)"
 
+    # --- around a fork
+
+    def acquire(self, *, blocking: bool = False) -> bool:  # noqa: ARG002 - as a lock is taken
+        """Hold still and close what is open, so that a child process inherits nothing of SQLite's; False: in use."""
+        if not self._write_lock.acquire(blocking=False):
+            return False
+        self._forking = True
+        if self._lent:
+            self.release()
+            return False
+        if not self.in_memory:
+            self._close_idle()
+        return True
+
+    def release(self) -> None:
+        """Go on: connections are opened again as they are needed."""
+        self._forking = False
+        self._write_lock.release()
+
+    def _at_fork_reinit(self) -> None:
+        """In a child that was forked in the middle of something: nothing here may be used, nor even be closed."""
+        _GRAVEYARD.append(self._idle)
+        self._idle, self._lent = deque(), deque()
+        self._write_lock, self._memory_lock = threading.Lock(), threading.RLock()
+        self._forking = False
+
     # --- the end
 
     def close(self) -> None:
@@ -232,23 +275,11 @@ class Pool:
             self.close()
 
 
-_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
 _GRAVEYARD: list[Any] = []
-
-
-def _after_fork() -> None:
-    """A child process opens its own connections: SQLite's must not cross a fork, nor even be closed there."""
-    for pool in list(_POOLS):
-        idle = pool._idle  # noqa: SLF001
-        pool._reset()  # noqa: SLF001
-        if pool.in_memory:
-            pool._idle.extend(idle)  # noqa: SLF001 - the child's own copy of the memory
-        else:
-            _GRAVEYARD.append(idle)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_TORN = (
+    "{path} was in use by other threads for longer than {patience:g} s while this process was forked from another: "
+    "fork before they start, or start processes by 'spawn'"
+)
 
 
 # --- errors

@@ -422,3 +422,31 @@ def test_failures_of_chroma_are_store_errors(opened, monkeypatch):
     monkeypatch.setattr(index._collection, "count", fail)
     with pytest.raises(StoreError, match="Chroma could not count: disk full"):
         len(index)
+
+
+FORKED = """
+import os, signal, sys
+from hybridmem.errors import StoreError
+from hybridmem.indexes.base import Change
+from hybridmem.indexes.chroma import ChromaIndex
+from hybridmem.types import Memory
+
+index = ChromaIndex(path=sys.argv[1])
+index.apply([Change(1, "a", Memory("cat", id="a"), [1.0, 0.0])])
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    code = 1
+    try:
+        index.search([1.0, 0.0], k=1)
+    except StoreError as error:
+        code = int("open the memory in the child" not in str(error))
+    finally:
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert index.search([1.0, 0.0], k=1).ids == ["a"]
+"""
+
+
+def test_a_forked_child_is_told_to_open_its_own(tmp_path):
+    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "chroma")], timeout=120, check=True)

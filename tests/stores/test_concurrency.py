@@ -202,3 +202,97 @@ FORK = textwrap.dedent(
 
 def test_a_forked_child_has_connections_of_its_own(tmp_path):
     subprocess.run([sys.executable, "-c", FORK, str(tmp_path / "memory.db")], timeout=120, check=True)
+
+
+FORK_AT_WORK = textwrap.dedent(
+    """
+    import os, signal, sys, threading
+    from hybridmem import HybridMemory
+
+    def lengths(texts):
+        return [[float(len(text)), 1.0] for text in texts]
+
+    def work(memory, number):
+        count = 0
+        while not done.is_set():
+            written.append((memory, memory.add(f"cat {number} {count}")))
+            assert memory.search("cat")
+            count += 1
+
+    def ask(number):
+        signal.alarm(30)  # a lock that nobody holds any more would be waited for in vain
+        code = 1
+        try:
+            for memory in (shared, local):
+                id = memory.add(f"child {number}", id=f"child{number}")
+                assert memory.get(id).text == f"child {number}"
+                assert memory.search("cat") and memory.search_arm("vector", "cat")
+            code = 0
+        finally:
+            os._exit(code)
+
+    done, written = threading.Event(), []
+    with HybridMemory(sys.argv[1], embedder=lengths) as shared, HybridMemory(embedder=lengths) as local:
+        shared.add("cat"), local.add("cat")
+        threads = [threading.Thread(target=work, args=(m, i)) for i, m in enumerate((shared, shared, local))]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(12):
+                done.wait(0.01)
+                child = os.fork()
+                if child == 0:
+                    ask(number)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+        assert all(memory.get(id) for memory, id in written)
+        assert all(shared.get(f"child{number}") for number in range(12))
+        assert shared.check() == []
+        assert not any(found.id.startswith("child") for found in local.list())  # a child's memory is its own
+    """
+)
+
+
+def test_a_process_forks_while_threads_write_and_search(tmp_path):
+    subprocess.run([sys.executable, "-c", FORK_AT_WORK, str(tmp_path / "memory.db")], timeout=120, check=True)
+
+
+FORK_IN_THE_MIDDLE = textwrap.dedent(
+    """
+    import os, signal, sys
+    from hybridmem import HybridMemory, forks
+    from hybridmem.errors import StoreError
+
+    forks.PATIENCE = 0.2
+    with HybridMemory(sys.argv[1], embedder=None) as memory:
+        memory.add("cat", id="a")
+        rows = memory.store.export()
+        next(rows)  # from here on a connection is out
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            code = 1
+            try:
+                memory.search("cat")
+            except StoreError as error:
+                code = int("was in use by other threads" not in str(error))
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert memory.add("dog", id="b") == "b"
+        assert "a" in [row["id"] for row in rows if row["kind"] == "memory"]
+        assert [result.id for result in memory.search("dog")] == ["b"]
+        child = os.fork()
+        if child == 0:
+            os._exit(int([result.id for result in memory.search("dog")] != ["b"]))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert memory.check() == []
+    """
+)
+
+
+def test_a_fork_in_the_middle_of_something_is_told_in_the_child(tmp_path):
+    subprocess.run([sys.executable, "-c", FORK_IN_THE_MIDDLE, str(tmp_path / "memory.db")], timeout=120, check=True)
