@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import os
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from hybridmem.asking import complete
 from hybridmem.embed import unit
-from hybridmem.errors import ArmError, EmbeddingError
+from hybridmem.errors import ArmError, EmbeddingError, StoreBusyError
+from hybridmem.filter_sql import SQL
 from hybridmem.indexes.graph import GraphSettings
 from hybridmem.memory import HybridMemory
 from hybridmem.space import Ask, IndexSettings
@@ -24,6 +26,7 @@ from hybridmem.stores.pg import together
 from hybridmem.stores.pg.neighbours import Joined, ServerGraph
 from hybridmem.stores.postgres import PostgresStore
 from hybridmem.types import Edge
+from tests import pgserver
 from tests.stores.model import Clock
 from tests.stores.stories import STEP, TEXT, embed, play
 
@@ -198,6 +201,49 @@ class TestLarge:
                     memory.search("cat")
                 conn.execute(f"ALTER TABLE hybridmem.away RENAME TO {table}")
         assert len(memory.search("cat", k=3)) == 3
+
+
+class TestTwoStatements:
+    """What can go wrong with two statements on two connections."""
+
+    ONE = SQL("SELECT ?::int", (1,))
+    SLOW = SQL("SELECT 2 FROM pg_sleep(20)")
+
+    @pytest.mark.parametrize("pool_size", [1, 4])
+    @pytest.mark.parametrize("two", [(ONE, SLOW), (SLOW, ONE)])
+    def test_a_slow_one_is_stopped(self, pg_url, schema, two, pool_size):
+        with PostgresStore(pg_url, schema=schema, pool_size=pool_size, statement_timeout=0.1) as store:
+            for _ in range(12):  # they become prepared statements meanwhile
+                with pytest.raises(StoreBusyError, match="statement_timeout"):
+                    store._router.run_both(*two)
+                assert store._router.run_both(self.ONE, self.ONE) == ([(1,)], [(1,)])
+            assert not store._db._lent
+
+    def test_lost_connections_are_replaced(self, pg_url, schema):
+        with PostgresStore(pg_url, schema=schema) as store, psycopg.connect(pg_url, autocommit=True) as conn:
+            for _ in range(3):
+                assert store._router.run_both(self.ONE, self.ONE) == ([(1,)], [(1,)])
+                mine = [raw.info.backend_pid for raw in store._db.pool._pool]
+                conn.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s) AS pid", (mine,))
+            assert not store._db._lent
+
+    async def test_a_cancelled_question_stops_both(self, pg_url, schema):
+        with PostgresStore(pg_url, schema=schema) as store, psycopg.connect(pg_url, autocommit=True) as conn:
+            await asyncio.sleep(0)
+            store._router.run_both(self.ONE, self.ONE)
+
+            def sleeping():
+                query = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = %s"
+                return conn.execute(query, (self.SLOW.text,)).fetchone()[0]
+
+            for _ in range(2):  # with one connection at first, perhaps; meanwhile there are two
+                asked = asyncio.create_task(store.aside(lambda: store._router.run_both(self.SLOW, self.SLOW)))
+                await asyncio.to_thread(pgserver.until, sleeping, what="the statements to run")
+                asked.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asked
+                await asyncio.to_thread(pgserver.until, lambda: not sleeping(), what="both to stop")
+            assert store._router.run_both(self.ONE, self.ONE) == ([(1,)], [(1,)])
 
 
 class TestEquals:

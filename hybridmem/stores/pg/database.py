@@ -147,9 +147,10 @@ class Database:
         """The same on two connections; on one, twice given, where no second one is free: nobody waits for it."""
 
         def beside(conn: Conn) -> T:
+            pool = self.pool
             try:
-                pool, raw = self._take(_AT_ONCE)
-            except (PoolTimeout, TooManyRequests):
+                raw = self._lend(pool, _AT_ONCE)
+            except PoolTimeout:
                 return work(conn, conn)
             try:
                 with held(raw):
@@ -255,25 +256,23 @@ class Database:
             return error
         return None
 
-    def _take(self, timeout: float | None = None) -> tuple[ConnectionPool[Raw], Raw]:
+    def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
-        if timeout is not None:
-            raw = pool.getconn(timeout)
-            self._lent.add(id(raw))
-            return pool, raw
         patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
         deadline = time.monotonic() + patience
         while True:
             try:
-                raw = pool.getconn()
+                return pool, self._lend(pool)
             except PoolTimeout as error:  # noqa: PERF203 - a try is what the loop is for
                 if len(self._lent) < self.limits.pool_size:
                     raise
                 if time.monotonic() >= deadline:  # all are lent out: no lost server
                     raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
-            else:
-                self._lent.add(id(raw))
-                return pool, raw
+
+    def _lend(self, pool: ConnectionPool[Raw], timeout: float | None = None) -> Raw:
+        raw = pool.getconn(timeout)
+        self._lent.add(id(raw))
+        return raw
 
     def _give(self, pool: ConnectionPool[Raw], raw: Raw) -> None:
         self._lent.discard(id(raw))

@@ -37,6 +37,8 @@ class Router:
         """
 
         def work(one: Conn, other: Conn) -> tuple[Rows, Rows]:
+            if one is other:  # one after the other: in one pipeline the failure of either would break both
+                return _sent(one, first).fetchall(), _sent(one, second).fetchall()
             with one.raw.pipeline(), other.raw.pipeline():
                 sent = _sent(one, first), _sent(other, second)
                 return sent[0].fetchall(), sent[1].fetchall()
