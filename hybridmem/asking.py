@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from hybridmem import checks
+from hybridmem.abstain import check_confidence
+from hybridmem.errors import ConfigError
 from hybridmem.fusion import Fusion
 from hybridmem.space import Ask, Space
+from hybridmem.stages import Pack
 from hybridmem.stores.base import Store, View
+from hybridmem.stores.checking import check_namespace
+from hybridmem.times import epoch
 from hybridmem.types import ArmList, Graph, Hits, Ranking
 
-__all__ = ["Answer", "Question", "complete", "hidden", "listed"]
+__all__ = ["FUSED", "Answer", "Question", "ask", "check_k", "complete", "hidden", "listed", "moment_of"]
 
 
 class Question(NamedTuple):
@@ -36,6 +43,51 @@ class Answer(NamedTuple):
     graph: Graph | None
     now: float
     degraded: bool = False
+
+
+FUSED = ("recipe", "tokens", "touch", "min_confidence")
+"""What only a fused answer can be told."""
+_HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
+
+
+def ask(
+    query: str, how: Mapping[str, Any], /, *, view: View, k: int, recipe: Fusion, recipe_for: Callable[[Fusion], Fusion]
+) -> Question:
+    """A question from what a caller says; whatever is wrong with it is told before anything is searched."""
+    if not isinstance(query, str):
+        raise ConfigError(f"a question is a text, not {checks.shown(query)}")
+    unknown = [name for name in how if name not in _HOW]
+    if unknown:
+        raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
+    if how.get("tokens") is not None:
+        recipe = replace(recipe, pack=Pack(tokens=how["tokens"]))
+    for name in ("touch", "superseded"):
+        if how.get(name) is not None:
+            checks.flag(name, how[name])
+    if how.get("as_of") is not None:
+        view = view._replace(as_of=moment_of(how["as_of"]))
+    if how.get("superseded"):
+        view = view._replace(superseded=True)
+    if how.get("namespace") is not None:
+        view = view._replace(namespace=check_namespace(how["namespace"]))
+    k = check_k(k if how.get("k") is None else how["k"])
+    least = check_confidence(how.get("min_confidence"))
+    return Question(query, view, k, recipe_for(recipe), how.get("filter"), None, least)
+
+
+def check_k(k: Any, /) -> int:
+    """How many results are asked for."""
+    if type(k) is not int or k < 1:
+        checks.whole("k", k, "a whole number from 1 up", low=1)
+    return int(k)
+
+
+def moment_of(as_of: Any, /) -> float:
+    """The time that is asked about, in epoch seconds."""
+    when = epoch(as_of)
+    if when is None:
+        checks.refuse("as_of", as_of, "a datetime, ISO-8601 text or epoch seconds: it is not a time")
+    return when
 
 
 def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:

@@ -13,24 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from hashlib import blake2b
-from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hybridmem import checks
+from hybridmem._embedding_cache import Lru, Plan, Vector, frozen, text_key
 from hybridmem._embedding_sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 from hybridmem.fanout import in_thread
-from hybridmem.forks import guard
 
 __all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
-
-Vector = npt.NDArray[np.float32]
 
 _HOPELESS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
 """A second attempt cannot mend these: they are mistakes in the code, not failures of a service."""
@@ -44,32 +38,6 @@ def unit(vectors: Any, /) -> Vector:
     norms = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
     scaled: Vector = (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)
     return scaled
-
-
-class _Lru:
-    """The last `size` vectors by the hash of their text. Arrays in it are read-only."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._rows: OrderedDict[bytes, Vector] = OrderedDict()
-        self._lock = guard(Lock())
-
-    def get(self, key: bytes) -> Vector | None:
-        with self._lock:
-            row = self._rows.get(key)
-            if row is not None:
-                self._rows.move_to_end(key)
-            return row
-
-    def put(self, key: bytes, row: Vector) -> None:
-        with self._lock:
-            self._rows[key] = row
-            while len(self._rows) > self.size:
-                self._rows.popitem(last=False)
-
-
-def _key(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class Embedder:
@@ -110,7 +78,7 @@ class Embedder:
         self._source = source
         self._batch_size, self._retries, self._backoff = batch_size, retries, backoff
         self._sleep, self._asleep = sleep, asleep
-        self._queries, self._texts = _Lru(cache_size), _Lru(cache_size)
+        self._queries, self._texts = Lru(cache_size), Lru(cache_size)
 
     def __repr__(self) -> str:
         return f"Embedder(name={self.name!r}, dim={self._dim})"
@@ -129,7 +97,7 @@ class Embedder:
     # --- sync
     def documents(self, texts: Sequence[str], /) -> Vector:
         """The vectors of texts, in order: equal texts are embedded once, known ones not at all."""
-        plan = _Plan(checks.texts("texts", texts), self._texts)
+        plan = Plan(checks.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(self._attempt(self._source.documents, batch), len(batch)))
         return plan.rows(self._dim)
@@ -137,11 +105,11 @@ class Embedder:
     def query(self, text: str, /) -> Vector:
         """The vector of a question; the last ones asked are remembered."""
         checks.text("query", text, "a text")
-        key = _key(text)
+        key = text_key(text)
         row = self._queries.get(key)
         if row is None:
             row = self._checked([self._attempt(self._source.query, text)], 1)[0]
-            self._queries.put(key, _frozen(row))
+            self._queries.put(key, frozen(row))
         return row
 
     def _attempt(self, call: Callable[[Any], Any], argument: Any) -> Any:
@@ -162,7 +130,7 @@ class Embedder:
         if self._source.adocuments is None:
             rows: Vector = await in_thread(lambda: self.documents(texts))
             return rows
-        plan = _Plan(checks.texts("texts", texts), self._texts)
+        plan = Plan(checks.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(await self._aattempt(self._source.adocuments, batch), len(batch)))
         return plan.rows(self._dim)
@@ -170,7 +138,7 @@ class Embedder:
     async def aquery(self, text: str, /) -> Vector:
         """`query`, natively async where the embedding object really is, in a thread elsewhere."""
         checks.text("query", text, "a text")
-        key = _key(text)
+        key = text_key(text)
         row = self._queries.get(key)
         if row is not None:
             return row
@@ -178,7 +146,7 @@ class Embedder:
             asked: Vector = await in_thread(lambda: self.query(text))
             return asked
         fresh: Vector = self._checked([await self._aattempt(self._source.aquery, text)], 1)[0]
-        self._queries.put(key, _frozen(fresh))
+        self._queries.put(key, frozen(fresh))
         return fresh
 
     async def _aattempt(self, call: Callable[[Any], Awaitable[Any]], argument: Any) -> Any:
@@ -223,45 +191,6 @@ class Embedder:
             )
         self._dim = rows.shape[1]
         return unit(rows)
-
-
-class _Plan:
-    """Which texts of a call still need embedding, each once; then all rows in the order asked."""
-
-    def __init__(self, texts: list[str], cache: _Lru) -> None:
-        self._cache = cache
-        self._keys = [_key(text) for text in texts]
-        self._known: dict[bytes, Vector] = {}
-        self._missing: dict[bytes, str] = {}
-        for key, text in zip(self._keys, texts, strict=True):
-            if key in self._known or key in self._missing:
-                continue
-            row = cache.get(key)
-            if row is None:
-                self._missing[key] = text
-            else:
-                self._known[key] = row
-
-    def batches(self, size: int) -> Iterator[list[str]]:
-        texts = list(self._missing.values())
-        for start in range(0, len(texts), size):
-            yield texts[start : start + size]
-
-    def store(self, batch: list[str], rows: Vector) -> None:
-        for text, row in zip(batch, rows, strict=True):
-            key = _key(text)
-            self._known[key] = row
-            self._cache.put(key, _frozen(row.copy()))  # a copy: a view would keep the whole batch alive
-
-    def rows(self, dim: int | None) -> Vector:
-        if not self._keys:
-            return np.zeros((0, dim or 0), dtype=np.float32)
-        return np.stack([self._known[key] for key in self._keys])
-
-
-def _frozen(row: Vector) -> Vector:
-    row.flags.writeable = False
-    return row
 
 
 def _shape(raw: Any) -> str:

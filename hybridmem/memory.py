@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybridmem import checks
-from hybridmem.abstain import check_confidence
-from hybridmem.asking import Question
+from hybridmem.asking import FUSED, Question, ask, check_k, moment_of
 from hybridmem.content import Content, as_memories, as_memory, changed
 from hybridmem.embed import Embedder, as_embedder
 from hybridmem.errors import ConfigError, NotFoundError
@@ -25,11 +23,9 @@ from hybridmem.recipes import load_recipe
 from hybridmem.reembedding import claim
 from hybridmem.results import Result
 from hybridmem.space import IndexSettings
-from hybridmem.stages import Pack
 from hybridmem.stores.base import Changed, Progress, Store, Version, View
 from hybridmem.stores.codec import check_memory, check_namespace
 from hybridmem.text import Analyzer
-from hybridmem.times import epoch
 from hybridmem.types import Edge, Memory
 
 __all__ = ["HybridMemory"]
@@ -71,7 +67,7 @@ class HybridMemory:
         **options: Any,
     ) -> None:
         self._recipe = load_recipe(recipe)
-        self._namespace, self._k = check_namespace(namespace), _at_least_one(k)
+        self._namespace, self._k = check_namespace(namespace), check_k(k)
         chosen = GraphSettings() if graph is True else None if graph is False else graph
         checks.function("clock", clock, "a function that gives epoch seconds")
         model = pick_embedder(embedder)
@@ -248,7 +244,7 @@ class HybridMemory:
     def search_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """One arm alone ("bm25", "vector" or "graph"), with its raw scores; hits of the graph tell their paths."""
         hops, decay = how.pop("hops", 2), how.pop("decay", 0.5)
-        unused = [name for name in how if name in _FUSED]
+        unused = [name for name in how if name in FUSED]
         if unused:
             raise ConfigError(f"search_arm does not know {unused[0]!r}: one arm alone is neither fused nor counted")
         question = self._question(query, **how)
@@ -269,7 +265,7 @@ class HybridMemory:
         """Which arm earns its place over these questions: empty rate, share of the results, solo finds, overlap."""
         asked = checks.listed("queries", queries, "questions")
         questions = [self._question(query, **how) for query in asked]
-        return self._engine.health(questions, k=_at_least_one(how.get("k") or self._k), recipe=self.recipe)
+        return self._engine.health(questions, k=check_k(how.get("k") or self._k), recipe=self.recipe)
 
     def check(self) -> Sequence[str]:
         """What is wrong with the store, in words; empty when all is well."""
@@ -284,26 +280,11 @@ class HybridMemory:
     def _view(self, as_of: Any = None, *, superseded: bool = False) -> View:
         if superseded is not True and superseded is not False:
             checks.flag("superseded", superseded)
-        return View(self._namespace, None if as_of is None else _moment(as_of), superseded)
+        return View(self._namespace, None if as_of is None else moment_of(as_of), superseded)
 
     def _question(self, query: str, **how: Any) -> Question:
-        if not isinstance(query, str):
-            raise ConfigError(f"a question is a text, not {query!r}")
-        unknown = [name for name in how if name not in _HOW]
-        if unknown:
-            raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
         recipe = self._recipe if how.get("recipe") is None else load_recipe(how["recipe"])
-        if how.get("tokens") is not None:
-            recipe = dataclasses.replace(recipe, pack=Pack(tokens=how["tokens"]))
-        if how.get("touch") is not None:
-            checks.flag("touch", how["touch"])
-        superseded = how.get("superseded")
-        view = self._view(how.get("as_of"), superseded=False if superseded is None else superseded)
-        if how.get("namespace") is not None:
-            view = view._replace(namespace=check_namespace(how["namespace"]))
-        k = _at_least_one(self._k if how.get("k") is None else how["k"])
-        recipe = self._engine.recipe_for(recipe)
-        return Question(query, view, k, recipe, how.get("filter"), None, check_confidence(how.get("min_confidence")))
+        return ask(query, how, view=self._view(), k=self._k, recipe=recipe, recipe_for=self._engine.recipe_for)
 
     def _results(self, question: Question, *, touch: bool | None) -> Sequence[Result]:
         results = self._engine.results(question)
@@ -312,26 +293,9 @@ class HybridMemory:
         return results
 
 
-_FUSED = ("recipe", "tokens", "touch", "min_confidence")
-_HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
-
-
-def _moment(as_of: Any) -> float:
-    when = epoch(as_of)
-    if when is None:
-        raise ConfigError(f"as_of = {as_of!r} is not a time: give a datetime, ISO-8601 text or epoch seconds")
-    return when
-
-
 def _first(*values: float | None) -> float:
     """The first that is given."""
     return next(value for value in values if value is not None)
-
-
-def _at_least_one(k: int) -> int:
-    if type(k) is not int or k < 1:
-        checks.whole("k", k, "a whole number from 1 up", low=1)
-    return int(k)
 
 
 def _check_progress(progress: Any) -> None:

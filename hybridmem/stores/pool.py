@@ -1,28 +1,26 @@
-"""Connections to one SQLite file: borrowed by any thread, one writer at a time, errors in our own words."""
+"""Connections to one SQLite file: borrowed by any thread, one writer at a time."""
 
 from __future__ import annotations
 
-import functools
 import random
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from hybridmem import checks
-from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
+from hybridmem.errors import StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filter_sql import dig
 from hybridmem.forks import PATIENCE, guard, torn
-from hybridmem.stores import codec, schema
+from hybridmem.stores import schema
+from hybridmem.stores.sqlite_errors import is_busy, translate
 from hybridmem.times import epoch
 
-__all__ = ["Pool", "Synchronous", "guarded", "translate"]
+__all__ = ["Pool", "Synchronous"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
 
 _LONGEST = 2_000_000.0  # seconds: SQLite counts milliseconds in 31 bits
@@ -216,7 +214,7 @@ class Pool:
                 try:
                     conn.execute(statement)
                 except sqlite3.OperationalError as error:
-                    if not _is_busy(error):
+                    if not is_busy(error):
                         raise
                     if time.monotonic() >= deadline:
                         raise StoreBusyError(self._busy()) from error
@@ -280,67 +278,3 @@ _TORN = (
     "{path} was in use by other threads for longer than {patience:g} s while this process was forked from another: "
     "fork before they start, or start processes by 'spawn'"
 )
-
-
-# --- errors
-
-_BUSY = ("locked", "busy")
-_WORDS: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("locked", StoreBusyError, "{path} was held by another process for longer than the busy timeout"),
-    ("malformed", CorruptStoreError, "{path} is damaged: restore a backup, or export what can still be read"),
-    ("not a database", CorruptStoreError, "{path} is not an SQLite file, or its beginning is damaged"),
-    (
-        "disk is full",
-        StoreError,
-        "no space left for {path}: nothing of this call was written, all earlier writes stand",
-    ),
-    ("readonly", StoreError, "{path} is read-only: hybridmem needs to write the file and its folder"),
-    ("unable to open", StoreError, "cannot open {path}: the folder must exist and both must be writable"),
-    ("disk i/o", StoreError, "the disk failed under {path}: nothing of this call was acknowledged"),
-    ("closed database", StoreClosedError, "the store {path} is closed"),
-)
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    text = str(error).lower()
-    return any(word in text for word in _BUSY)
-
-
-def _explain(error: sqlite3.Error, path: str) -> StoreError:
-    text = str(error).lower()
-    for word, kind, message in _WORDS:
-        if word in text:
-            return kind(f"{message.format(path=path)} (SQLite: {error})")
-    return StoreError(f"{path}: {error}")
-
-
-@contextmanager
-def translate(path: str, /) -> Iterator[None]:
-    """Turn sqlite3's errors into ours.
-
-    Its Python-side mistakes (a value that cannot be bound) stay as they are: those would be bugs of ours.
-    """
-    try:
-        yield
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
-        raise _explain(error, path) from error
-
-
-def guarded(method: Callable[P, T], /) -> Callable[P, T]:
-    """The same for every method of a store (an object with `.path`), without a context manager's cost.
-
-    Whose view or namespace it is asked for is looked at here too, so that no method forgets.
-    """
-
-    @functools.wraps(method)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        if "view" in kwargs:
-            codec.check_view(kwargs["view"])
-        elif "namespace" in kwargs:
-            codec.check_namespace(kwargs["namespace"])  # type: ignore[arg-type]
-        try:
-            return method(*args, **kwargs)
-        except sqlite3.Error as error:
-            raise _explain(error, str(args[0].path)) from error  # type: ignore[attr-defined]
-
-    return wrapper

@@ -16,7 +16,7 @@ from hybridmem.indexes.base import Change
 from hybridmem.stores import reads, snapshots, transfer, upkeep
 from hybridmem.stores.base import Progress, Version, View
 from hybridmem.stores.codec import check_namespace, check_view
-from hybridmem.stores.pool import guarded, translate
+from hybridmem.stores.sqlite_errors import guarded, translate
 from hybridmem.stores.sqlite_writer import SQLiteWriter
 from hybridmem.stores.writer import cleaned
 from hybridmem.types import Edge, Entry, Memory

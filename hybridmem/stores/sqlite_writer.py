@@ -10,7 +10,8 @@ from pathlib import Path
 from hybridmem import checks, filters
 from hybridmem.stores.base import View
 from hybridmem.stores.log import Log
-from hybridmem.stores.pool import Pool, Synchronous, guarded, translate
+from hybridmem.stores.pool import Pool, Synchronous
+from hybridmem.stores.sqlite_errors import guarded, translate
 from hybridmem.stores.writer import Writer
 
 __all__ = ["SQLiteWriter"]

@@ -25,8 +25,8 @@ from hybridmem.errors import (
 )
 from hybridmem.stores import schema
 from hybridmem.stores.base import View
-from hybridmem.stores.pool import translate
 from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.stores.sqlite_errors import translate
 from hybridmem.types import Edge, Memory
 from tests.stores.conformance import Clock, StoreConformance
 
