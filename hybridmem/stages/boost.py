@@ -82,10 +82,14 @@ class HalfLife:
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
         try:
-            plain = min(values) > 1 and max(values) < MILLISECONDS  # epoch seconds as they are; True is 1, no date
+            plain = max(values) < MILLISECONDS and (self._forgets(now) or min(values) > 1)
             return self._factored(scores, values if plain else list(map(_seconds, values)), now)
         except (TypeError, ValueError, OverflowError):
             return self._factored(scores, list(map(_seconds, values)), now)
+
+    def _forgets(self, now: float) -> bool:
+        """Whether 1970 is so long ago that it gains nothing: then True and False, which are 1 and 0, do no harm."""
+        return now > 1.0 and 1.0 + self.strength * 2.0 ** ((1.0 - now) / (self.days * DAY)) == 1.0
 
     def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:
         strength, rate = self.strength, -1.0 / (self.days * DAY)

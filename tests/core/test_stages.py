@@ -172,10 +172,11 @@ def test_a_missing_or_unreadable_date_is_neutral(value):
         min_size=1,
     ),
     st.sampled_from([NOW, 0.5]),
+    st.sampled_from([30.0, 400.0, 40_000.0]),
 )
-def test_a_column_of_dates_is_boosted_as_each_date_is_read(values, now):
+def test_a_column_of_dates_is_boosted_as_each_date_is_read(values, now, half_life):
     """A boolean is no date: beside plain epoch seconds it must not become the year 1970."""
-    stage = HalfLife(half_life=40_000.0)
+    stage = HalfLife(half_life=half_life)
     read = [epoch(value) for value in values]
     expected = [1.0 if when is None else stage.factor(now - when) for when in read]
     assert stage.boosted([1.0] * len(values), values, now) == pytest.approx(expected, rel=1e-12)
