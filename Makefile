@@ -20,8 +20,8 @@ test: $(VENV)/.test $(VENV)/.wheel browser  ## set up, install the built wheel a
 	$(BIN)/pytest -n 2 --dist loadgroup -q
 
 coverage: $(VENV)/.test $(VENV)/.wheel  ## the heart of the fusion, every line and branch
-	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.merging --cov=hybridmem.express --cov=hybridmem.stages \
-	  --cov=hybridmem.explain --cov=hybridmem.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
+	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion.recipe --cov=hybridmem.fusion.merge --cov=hybridmem.fusion.express --cov=hybridmem.fusion.stages \
+	  --cov=hybridmem.fusion.explain --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff: style and format
 	$(BIN)/ruff check .

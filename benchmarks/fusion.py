@@ -26,9 +26,9 @@ from llama_index.core.retrievers import QueryFusionRetriever as OldQueryFusion
 from llama_index.core.schema import NodeWithScore, TextNode
 from waiting import slow_arms
 
-from hybridmem.fusion import Fusion
-from hybridmem.stages import HalfLife, QualityGate, SourceDedup
-from hybridmem.types import ArmList
+from hybridmem.core.types import ArmList
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages import HalfLife, QualityGate, SourceDedup
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader
 from llamaindex_hybridmem import QueryFusionRetriever

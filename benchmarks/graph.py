@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybridmem.indexes.base import Change
-from hybridmem.indexes.graph import GraphIndex
-from hybridmem.types import Edge, Memory
+from hybridmem.core.protocols import Change
+from hybridmem.core.types import Edge, Memory
+from hybridmem.indexes.graph.index import GraphIndex
 
 ROOT = Path(__file__).parents[1]
 DEGREE = 10

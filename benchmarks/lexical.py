@@ -20,8 +20,8 @@ import numpy as np
 from common import OUT, alternate, arguments, table, write
 from rank_bm25 import BM25Okapi
 
-from hybridmem.indexes.bm25 import BM25Index
-from hybridmem.text import Analyzer
+from hybridmem.indexes.bm25.index import BM25Index
+from hybridmem.text.analyzer import Analyzer
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 K = 10

@@ -21,8 +21,8 @@ from common import OUT, alternate, arguments, clustered, table, write, zipf_text
 import numpy as np
 
 from hybridmem import HybridMemory, Memory
-from hybridmem.embed import as_embedder
-from hybridmem.space import Ask
+from hybridmem.embedding.embedder import as_embedder
+from hybridmem.indexes.view import Ask
 
 K = 8
 DEPTH = 100
@@ -209,7 +209,7 @@ def measure(size, seed):
 
 def reading(size):
     """Milliseconds for one look at every vector, one byte a number: no exact search can do with less."""
-    from hybridmem.indexes._simd import kernel
+    from hybridmem.indexes.vector.quantized import kernel
 
     table = np.random.default_rng(0).integers(-127, 128, (size, 384), dtype=np.int8)
     look = kernel().cdist

@@ -29,13 +29,13 @@ from postgres_rivals import DIM, K, add_hnsw, langchain, llamaindex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hybridmem.embed import as_embedder
-from hybridmem.memory import HybridMemory
-from hybridmem.space import Ask, IndexSettings
-from hybridmem.stores.base import View
-from hybridmem.stores.postgres import PostgresStore
-from hybridmem.types import Memory
-from tests import pgserver
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Memory
+from hybridmem.embedding.embedder import as_embedder
+from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.memory.memory import HybridMemory
+from hybridmem.stores.postgres.store import PostgresStore
+from tests.support import postgres_server
 
 SPACES = 100
 QUIET = 1.5
@@ -251,7 +251,7 @@ def run(given: argparse.Namespace, figures: Figures) -> None:
 
     quiet = Patience(given.patience)
     large = min(20_000, len(rows))  # the default, unless this is a trial run
-    with pgserver.server(**pgserver.FAST, **SERVER) as server:
+    with postgres_server.server(**postgres_server.FAST, **SERVER) as server:
         url = server.database()
         figures.loaded = fill(url, "one", rows, lambda _: "")
         fill(url, "many", rows, lambda row: row.space)

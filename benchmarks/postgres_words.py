@@ -19,12 +19,12 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import common
-from hybridmem.evaluate import load_cases, load_corpus
-from hybridmem.space import Ask, IndexSettings
-from hybridmem.stores.base import View
-from hybridmem.stores.postgres import PostgresStore
-from hybridmem.types import Memory
-from tests import pgserver
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Memory
+from hybridmem.evaluation.evaluate import load_cases, load_corpus
+from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.stores.postgres.store import PostgresStore
+from tests.support import postgres_server
 
 ENGINES = ("bm25", "tsvector")
 TOP, K = 20, 10
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     header = ["set", "memories", "questions", "same top 20", "recall@10 bm25", "tsvector", "ms bm25", "tsvector"]
-    with pgserver.server(**pgserver.FAST, shared_buffers="256MB") as server:
+    with postgres_server.server(**postgres_server.FAST, shared_buffers="256MB") as server:
         stores = {name: PostgresStore(server.database(), lexical=name) for name in ENGINES}
         rows = [[name, *measure(stores, places)] for name, places in folders(given.data).items()]
         for store in stores.values():

@@ -14,8 +14,8 @@ from pathlib import Path
 from common import arguments, clustered, table, write, zipf_texts  # isort: skip  before numpy
 
 from hybridmem import Memory
-from hybridmem.stores.base import View
-from hybridmem.stores.sqlite import SQLiteStore
+from hybridmem.core.protocols import View
+from hybridmem.stores.sqlite.store import SQLiteStore
 
 BATCH = 5_000
 NOW = View()

@@ -20,10 +20,10 @@ from benchmarks.common import OUT  # isort: skip  before numpy: it sets one thre
 import numpy as np
 
 from benchmarks.quality.sets import TUNED_ON, Part, load_part
-from hybridmem.climb import Search
-from hybridmem.recipes import RECIPES
-from hybridmem.replay import curve_recorder, memory_curve
-from hybridmem.tune import CURVES, DEPTH, tune
+from hybridmem.evaluation.recording import curve_recorder, memory_curve
+from hybridmem.evaluation.tuning.search import Search
+from hybridmem.evaluation.tuning.tune import CURVES, DEPTH, tune
+from hybridmem.fusion.recipes import RECIPES
 
 ROUNDS = 3
 

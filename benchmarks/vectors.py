@@ -13,10 +13,10 @@ from pathlib import Path
 
 from common import OUT, alternate, arguments, np, table, write
 
-from hybridmem.indexes import sketch
-from hybridmem.indexes.base import Change
-from hybridmem.indexes.vector import VectorIndex
-from hybridmem.types import Memory
+from hybridmem.core.protocols import Change
+from hybridmem.core.types import Memory
+from hybridmem.indexes.vector import quantized as sketch
+from hybridmem.indexes.vector.index import VectorIndex
 
 DIM = 384
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -129,7 +129,7 @@ def upkeep(rows):
 
 def chroma(rows, questions, k):
     """ChromaIndex (HNSW) on the same rows: approximate, and on disk."""
-    from hybridmem.indexes.chroma import ChromaIndex
+    from hybridmem.indexes.vector.chroma import ChromaIndex
 
     with tempfile.TemporaryDirectory() as folder:
         index = ChromaIndex(path=folder)

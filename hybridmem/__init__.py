@@ -9,13 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridmem.explain import Explanation, Receipt
-    from hybridmem.fusion import Fusion, weighted_rrf
-    from hybridmem.indexes.graph import GraphSettings
-    from hybridmem.memory import HybridMemory
-    from hybridmem.recipes import load_recipe, save_recipe
-    from hybridmem.results import Result
-    from hybridmem.stages import (
+    from hybridmem.core.types import ArmList, Context, Edge, Memory, Ranking
+    from hybridmem.fusion.explain import Explanation, Receipt
+    from hybridmem.fusion.recipe import Fusion, weighted_rrf
+    from hybridmem.fusion.recipes import load_recipe, save_recipe
+    from hybridmem.fusion.stages import (
         Competition,
         Conflicts,
         Diversity,
@@ -28,38 +26,40 @@ if TYPE_CHECKING:
         Spread,
         Substance,
     )
-    from hybridmem.text import Analyzer
-    from hybridmem.types import ArmList, Context, Edge, Memory, Ranking
+    from hybridmem.indexes.graph.index import GraphSettings
+    from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.results import Result
+    from hybridmem.text.analyzer import Analyzer
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Analyzer": "text",
-    "ArmList": "types",
-    "Competition": "stages",
-    "Conflicts": "stages",
-    "Context": "types",
-    "Diversity": "stages",
-    "Edge": "types",
-    "Explanation": "explain",
-    "Fusion": "fusion",
-    "GraphSettings": "indexes.graph",
-    "HalfLife": "stages",
-    "HybridMemory": "memory",
-    "Memory": "types",
-    "NamedDate": "stages",
-    "Pack": "stages",
-    "QualityGate": "stages",
-    "Ranking": "types",
-    "Receipt": "explain",
-    "Rerank": "stages",
-    "Result": "results",
-    "SourceDedup": "stages",
-    "Spread": "stages",
-    "Substance": "stages",
-    "load_recipe": "recipes",
-    "save_recipe": "recipes",
-    "weighted_rrf": "fusion",
+    "Analyzer": "text.analyzer",
+    "ArmList": "core.types",
+    "Competition": "fusion.stages",
+    "Conflicts": "fusion.stages",
+    "Context": "core.types",
+    "Diversity": "fusion.stages",
+    "Edge": "core.types",
+    "Explanation": "fusion.explain",
+    "Fusion": "fusion.recipe",
+    "GraphSettings": "indexes.graph.index",
+    "HalfLife": "fusion.stages",
+    "HybridMemory": "memory.memory",
+    "Memory": "core.types",
+    "NamedDate": "fusion.stages",
+    "Pack": "fusion.stages",
+    "QualityGate": "fusion.stages",
+    "Ranking": "core.types",
+    "Receipt": "fusion.explain",
+    "Rerank": "fusion.stages",
+    "Result": "memory.results",
+    "SourceDedup": "fusion.stages",
+    "Spread": "fusion.stages",
+    "Substance": "fusion.stages",
+    "load_recipe": "fusion.recipes",
+    "save_recipe": "fusion.recipes",
+    "weighted_rrf": "fusion.recipe",
 }
 
 __all__ = [

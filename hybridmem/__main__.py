@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridmem.cli import main
+from hybridmem.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -14,8 +14,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
+from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import in_thread
 from langchain_hybridmem._filtering import check_of, joined, store_filter
 from langchain_hybridmem._runs import Patience
 from langchain_hybridmem._scores import Scored, asimilarities, similarities

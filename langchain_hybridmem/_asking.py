@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 
+from hybridmem.core.fanout import Job, OnError, Outcome, arun, run, settle
+from hybridmem.core.types import ArmList, Ranking
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.explain import Explanation, Trace
-from hybridmem.fanout import Job, OnError, Outcome, arun, run, settle
-from hybridmem.fusion import Fusion
-from hybridmem.types import ArmList, Ranking
+from hybridmem.fusion.explain import Explanation, Trace
+from hybridmem.fusion.recipe import Fusion
 from langchain_hybridmem._arms import Arm, Brought, Request, Wish
 from langchain_hybridmem._conversion import DocumentReader, IdKey, to_document, with_metadata
 from langchain_hybridmem._runs import RunManager, child_config

@@ -10,8 +10,8 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from hybridmem.times import epoch, iso, moment
-from hybridmem.types import Memory
+from hybridmem.core.times import epoch, iso, moment
+from hybridmem.core.types import Memory
 
 __all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
 
@@ -33,9 +33,6 @@ class DocumentReader:
     """
 
     __slots__ = ("_id_key", "_lists", "_merged", "_names")
-
-    reads_metadata = True
-    """Fields are read from the documents' own metadata first: the fusion's express lane may do so by itself."""
 
     def __init__(self, id_key: IdKey = None) -> None:
         self._id_key = id_key

@@ -8,9 +8,9 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
-from hybridmem.conditions import Condition, Not, Test
 from hybridmem.errors import ConfigError
-from hybridmem.filters import compile_predicate, parse, to_chroma
+from hybridmem.filters.parse import Condition, Not, Test
+from hybridmem.filters.predicate import compile_predicate, parse, to_chroma
 
 __all__ = ["check_of", "joined", "store_filter"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from langchain_core.documents import Document
 
-from hybridmem.association import Found, Linked
-from hybridmem.indexes.graph import ids_in
-from hybridmem.types import Memory
+from hybridmem.core.types import Memory
+from hybridmem.indexes.graph.index import ids_in
+from hybridmem.retrievers.graph import Found, Linked
 from langchain_hybridmem._arms import Brought
 from langchain_hybridmem._conversion import DocumentReader, IdKey, to_memory, with_metadata
 

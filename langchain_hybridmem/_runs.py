@@ -16,7 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from hybridmem.fanout import INLINE_BELOW, Pace
+from hybridmem.core.fanout import INLINE_BELOW, Pace
 
 __all__ = ["Lane", "ParentRetriever", "Patience", "RunManager", "child_config"]
 

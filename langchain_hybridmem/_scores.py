@@ -12,8 +12,8 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
-from hybridmem.fanout import in_thread
-from hybridmem.indexes.chroma import similarity_in
+from hybridmem.core.fanout import in_thread
+from hybridmem.indexes.vector.chroma import similarity_in
 
 __all__ = ["Scored", "asimilarities", "similarities"]
 

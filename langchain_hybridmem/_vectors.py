@@ -9,7 +9,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.texts import FoundText, Row, row_id
+from hybridmem.retrievers.vector import FoundText, Row, row_id
 from langchain_hybridmem._conversion import to_document, with_metadata
 from langchain_hybridmem._filtering import Check, check_of, store_filter
 from langchain_hybridmem._scores import Scored

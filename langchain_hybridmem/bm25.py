@@ -11,10 +11,10 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict, Field
 
+from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import in_thread
-from hybridmem.indexes.lexical import WEIGHTS, check_k
-from hybridmem.shelf import Engine, Shelf, Words
+from hybridmem.indexes.bm25.documents import WEIGHTS, check_k
+from hybridmem.retrievers.lexical import Engine, Shelf, Words
 from langchain_hybridmem._conversion import to_document, with_metadata
 from langchain_hybridmem._filtering import check_of
 from langchain_hybridmem._settings import Kept, asked_of, clear_errors, documents_of_texts, refuse_unknown

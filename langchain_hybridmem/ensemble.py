@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import PrivateAttr, model_validator
 
+from hybridmem.core.fanout import Job, Outcome, arun, check_policy, run, settle
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import Job, Outcome, arun, check_policy, run, settle
 from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._runs import Lane, ParentRetriever, RunManager, child_config

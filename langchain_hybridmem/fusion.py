@@ -13,10 +13,10 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
 
+from hybridmem.core.fanout import OnError, check_policy
 from hybridmem.errors import ConfigError
-from hybridmem.explain import Explanation
-from hybridmem.fanout import OnError, check_policy
-from hybridmem.shaping import MEMORY_ARMS, shaped
+from hybridmem.fusion.explain import Explanation
+from hybridmem.retrievers.options import MEMORY_ARMS, shaped
 from langchain_hybridmem._arms import arms_of
 from langchain_hybridmem._asking import Asked, Found, Panel, adrive, ask, drive
 from langchain_hybridmem._runs import ParentRetriever, RunManager

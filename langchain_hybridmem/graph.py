@@ -11,7 +11,9 @@ from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from hybridmem.association import (
+from hybridmem.errors import ConfigError
+from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.retrievers.graph import (
     Call,
     Corpus,
     Linked,
@@ -24,8 +26,6 @@ from hybridmem.association import (
     over_store,
     ranks,
 )
-from hybridmem.errors import ConfigError
-from hybridmem.indexes.graph import GraphSettings
 from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
 from langchain_hybridmem._conversion import DocumentReader, to_document
 from langchain_hybridmem._filtering import check_of

@@ -11,9 +11,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import patch_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
+from hybridmem.core.fanout import in_thread
+from hybridmem.core.times import epoch
 from hybridmem.errors import ConfigError, NotFoundError
-from hybridmem.fanout import in_thread
-from hybridmem.times import epoch
 from langchain_hybridmem.fusion import FusionRetriever
 
 __all__ = ["memory_tools"]
@@ -48,7 +48,7 @@ def memory_tools(
     `config["configurable"][session_key]` ("user_id", "thread_id"), refused when it is not there. Neither: this view.
     Everything else goes to `FusionRetriever.from_memory`: `k` (5), `filter`, `min_confidence`, `recipe`, …
 
-    >>> from hybridmem.memory import HybridMemory
+    >>> from hybridmem.memory.memory import HybridMemory
     >>> search, save = memory_tools(HybridMemory(embedder=None), namespace="ana")
     >>> kept = save.invoke({"text": "Ana's cat is called Pixel."})
     >>> search.invoke({"query": "Ana's cat"}).partition("] ")[2]

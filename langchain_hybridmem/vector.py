@@ -11,11 +11,11 @@ from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field
 
-from hybridmem.embed import as_embedder
+from hybridmem.core.fanout import in_thread
+from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import in_thread
-from hybridmem.indexes.lexical import check_k
-from hybridmem.indexes.texts import Texts, open_texts
+from hybridmem.indexes.bm25.documents import check_k
+from hybridmem.retrievers.vector import Texts, open_texts
 from langchain_hybridmem._scores import asimilarities, similarities
 from langchain_hybridmem._settings import asked_of, clear_errors, documents_of_texts, refuse_unknown
 from langchain_hybridmem._vectors import Asked, Wide, shown_memories, shown_texts, to_row

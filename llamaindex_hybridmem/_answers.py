@@ -7,8 +7,8 @@ from typing import Any
 
 from llama_index.core.schema import NodeWithScore
 
+from hybridmem.core.fanout import OnError, Outcome, settle
 from hybridmem.errors import ArmError
-from hybridmem.fanout import OnError, Outcome, settle
 from llamaindex_hybridmem._results import FusedNode
 
 __all__ = ["nodes_of", "settled"]

@@ -17,9 +17,9 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters, VectorStoreQueryMode
 
+from hybridmem.core.fanout import INLINE_BELOW, Job, Pace
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import INLINE_BELOW, Job, Pace
-from hybridmem.filters import compile_predicate
+from hybridmem.filters.predicate import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import both, to_metadata_filters
 from llamaindex_hybridmem._scores import to_cosine

@@ -17,7 +17,7 @@ from llamaindex_hybridmem._settings import Filters, Settings
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["CalledRetriever", "exactly_one", "memory_nodes", "memory_wish"]
 

@@ -16,12 +16,11 @@ from llama_index.core.schema import (
     TextNode,
 )
 
-from hybridmem.stages import QualityGate
-from hybridmem.times import epoch, iso, moment
-from hybridmem.types import ArmList, Memory
+from hybridmem.core.times import epoch, iso, moment
+from hybridmem.core.types import ArmList, Memory
 from llamaindex_hybridmem._results import notes_of
 
-__all__ = ["Heard", "NodeReader", "node_source", "node_text", "passing", "to_arm_list", "to_memory", "to_node"]
+__all__ = ["Heard", "NodeReader", "node_source", "node_text", "to_arm_list", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -46,9 +45,6 @@ class NodeReader:
     """
 
     __slots__ = ()
-
-    reads_metadata = True
-    """Fields are read from the nodes' own metadata first: the fusion's express lane may do so by itself."""
 
     def keys(self, items: Sequence[BaseNode], /) -> list[str]:
         """The node ids."""
@@ -80,19 +76,6 @@ def to_arm_list(heard: Heard, /) -> ArmList:
     name, nodes, scores = heard
     known = None if None in scores else scores
     return ArmList(name, [found.node for found in nodes], known, notes_of(nodes))  # type: ignore[arg-type]
-
-
-def passing(gate: QualityGate | None, heard: Heard, /) -> list[BaseNode]:
-    """What the gate leaves of an arm's nodes, read straight from its answer: unscored lists pass whole."""
-    name, nodes, scores = heard
-    try:
-        if gate is not None and scores:
-            floor = gate.lowest(name, scores)  # type: ignore[arg-type]
-            return [found.node for found, score in zip(nodes, scores) if score >= floor]  # type: ignore[operator]  # noqa: B905
-    except TypeError:
-        if None not in scores:
-            raise
-    return [found.node for found in nodes]
 
 
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}

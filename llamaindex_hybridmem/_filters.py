@@ -7,9 +7,9 @@ from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from hybridmem.conditions import RANGES
 from hybridmem.errors import ConfigError
-from hybridmem.filters import parse
+from hybridmem.filters.parse import RANGES
+from hybridmem.filters.predicate import parse
 
 __all__ = ["both", "to_filter", "to_metadata_filters"]
 

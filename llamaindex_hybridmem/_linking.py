@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo
 
-from hybridmem.association import Linked
-from hybridmem.indexes.graph import ids_in
-from hybridmem.types import Edge
+from hybridmem.core.types import Edge
+from hybridmem.indexes.graph.index import ids_in
+from hybridmem.retrievers.graph import Linked
 from llamaindex_hybridmem._conversion import node_source, to_memory
 
 __all__ = ["linked"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from hybridmem.explain import Explanation, Receipt
+from hybridmem.fusion.explain import Explanation, Receipt
 
 __all__ = ["FusedNode", "Why", "fused_nodes", "notes_of", "scored_nodes"]
 

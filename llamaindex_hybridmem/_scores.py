@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import log
 from typing import Any
 
-from hybridmem.indexes.chroma import similarity_in
+from hybridmem.indexes.vector.chroma import similarity_in
 
 __all__ = ["similarity_of", "to_cosine"]
 

@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from hybridmem.explain import Explanation, Trace
-from hybridmem.fanout import Job, OnError, Outcome, arun, run
-from hybridmem.fusion import Fusion
-from hybridmem.types import ArmList, Ranking
+from hybridmem.core.fanout import Job, OnError, Outcome, arun, run
+from hybridmem.core.types import ArmList, Ranking
+from hybridmem.fusion.explain import Explanation, Trace
+from hybridmem.fusion.recipe import Fusion
 from llamaindex_hybridmem._answers import nodes_of, settled
 from llamaindex_hybridmem._arms import Arm, Request, Wish
-from llamaindex_hybridmem._conversion import Heard, NodeReader, node_text, passing, to_arm_list, to_node
+from llamaindex_hybridmem._conversion import Heard, NodeReader, node_text, to_arm_list, to_node
 from llamaindex_hybridmem._results import Why, fused_nodes, scored_nodes
 from llamaindex_hybridmem._settings import Settings
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
-    from hybridmem.results import Result
+    from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.results import Result
 
 __all__ = ["Answer", "ArmsSource", "Asked", "MemorySource", "Source", "Timeout"]
 
 _READER = NodeReader()
 _NONE: Mapping[str, str] = {}
-_new = tuple.__new__
-"""What a named tuple's own `__new__` calls."""
 Timeout = float | Mapping[str, float] | None
 DEEPER = 4
 ROUNDS = 6
@@ -122,12 +120,7 @@ def fuse(
     The lists and the scores are kept as they are now, so that receipts tell of this ranking whatever happens to them.
     """
     heard = [(name, nodes[:], [found.score for found in nodes]) for name, nodes in lists]
-    found = _new(Found, (recipe, query, heard, now, k, skipped, idle))
-    quick = recipe.quick(heard, passing, _READER, now, k)
-    if quick is None:
-        return found.answer()
-    why = Why(found.explanation)
-    return _new(Answer, (fused_nodes(quick, why), why))
+    return Found(recipe, query, heard, now, k, skipped, idle).answer()
 
 
 def _converted(nodes: list[NodeWithScore], convert: Callable[[float], float]) -> list[NodeWithScore]:

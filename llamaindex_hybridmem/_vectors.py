@@ -13,9 +13,9 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, Query
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from hybridmem.embed import Embedder
+from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.texts import FoundText, Row
+from hybridmem.retrievers.vector import FoundText, Row
 from llamaindex_hybridmem._arms import Check, check_of
 from llamaindex_hybridmem._conversion import node_source, node_text
 from llamaindex_hybridmem._filters import to_metadata_filters

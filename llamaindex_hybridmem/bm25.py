@@ -13,18 +13,18 @@ from llama_index.core.schema import BaseNode, IndexNode, MetadataMode, NodeWithS
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 
 from hybridmem.errors import ConfigError, CorruptStoreError
-from hybridmem.indexes.lexical import WEIGHTS
-from hybridmem.shelf import Engine, Found, Shelf, Words, pattern_terms
-from hybridmem.shelf_file import Keeper
-from hybridmem.stopwords import STOPWORDS
-from hybridmem.text import Analyzer
+from hybridmem.indexes.bm25.documents import WEIGHTS
+from hybridmem.retrievers.lexical import Engine, Found, Shelf, Words, pattern_terms
+from hybridmem.retrievers.lexical_file import Keeper
+from hybridmem.text.analyzer import Analyzer
+from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
 from llamaindex_hybridmem._calling import CalledRetriever, exactly_one, memory_nodes, memory_wish
 from llamaindex_hybridmem._results import scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["BM25Retriever"]
 

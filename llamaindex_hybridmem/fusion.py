@@ -11,11 +11,11 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, QueryType
 
+from hybridmem.core.fanout import OnError, check_policy
 from hybridmem.errors import ConfigError
-from hybridmem.explain import Explanation
-from hybridmem.fanout import OnError, check_policy
-from hybridmem.fusion import Fusion
-from hybridmem.shaping import MEMORY_ARMS, shaped
+from hybridmem.fusion.explain import Explanation
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.retrievers.options import MEMORY_ARMS, shaped
 from llamaindex_hybridmem._arms import arms_of
 from llamaindex_hybridmem._calling import CalledRetriever
 from llamaindex_hybridmem._results import FusedNode
@@ -23,7 +23,7 @@ from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse
 from llamaindex_hybridmem._sources import ArmsSource, Asked, MemorySource, Source, Timeout
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["FusedNode", "FusionRetriever"]
 
@@ -42,7 +42,7 @@ class FusionRetriever(CalledRetriever):
     retrievers: a list, or a dict of named ones (an index's `as_retriever()`, ours, any `BaseRetriever`).
     retriever_weights: one for each, or a dict by name; an arm of weight 0 is not asked.
     mode: "rrf" (with c = 60), "relative", "distribution" or "convex". recipe: a name, a file, or a `Fusion`.
-    gate, dedup, half_life: see `hybridmem.shaping.shaped`. filters: `MetadataFilters` or hybridmem's filter.
+    gate, dedup, half_life: see `hybridmem.retrievers.options.shaped`. filters: `MetadataFilters` or hybridmem's filter.
     on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
     (one number for all, or a dict by name).
 

@@ -17,7 +17,11 @@ from llama_index.core.schema import (
     QueryType,
 )
 
-from hybridmem.association import (
+from hybridmem.core.fanout import in_thread
+from hybridmem.errors import ConfigError
+from hybridmem.indexes.graph.explain import explain_paths
+from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.retrievers.graph import (
     Call,
     Corpus,
     Found,
@@ -31,10 +35,6 @@ from hybridmem.association import (
     over_store,
     ranks,
 )
-from hybridmem.errors import ConfigError
-from hybridmem.fanout import in_thread
-from hybridmem.graph_arm import explain_paths
-from hybridmem.indexes.graph import GraphSettings
 from llamaindex_hybridmem._answers import nodes_of
 from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied
 from llamaindex_hybridmem._calling import CalledRetriever, exactly_one
@@ -44,7 +44,7 @@ from llamaindex_hybridmem._results import Why, fused_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["GraphRetriever"]
 

@@ -10,14 +10,14 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
+from hybridmem.core.fanout import in_thread
+from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import in_thread
-from hybridmem.stages.top import count_tokens
-from hybridmem.types import Memory
+from hybridmem.fusion.stages.top import count_tokens
 from llamaindex_hybridmem._settings import check_k, refuse
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["HybridMemoryBlock"]
 

@@ -17,9 +17,9 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES, QUERY_GEN
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
+from hybridmem.core.fanout import Job, Outcome, arun, run
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import Job, Outcome, arun, run
-from hybridmem.fusion import normalise_weights
+from hybridmem.fusion.recipe import normalise_weights
 from llamaindex_hybridmem._answers import nodes_of, settled
 from llamaindex_hybridmem._arms import Request, arms_of
 from llamaindex_hybridmem._query_modes import (

@@ -14,17 +14,17 @@ from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr
 from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from hybridmem.embed import Embedder, as_embedder
+from hybridmem.core.fanout import in_thread
+from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
-from hybridmem.fanout import in_thread
-from hybridmem.indexes.texts import Texts, open_texts
+from hybridmem.retrievers.vector import Texts, open_texts
 from llamaindex_hybridmem._arms import overrides
 from llamaindex_hybridmem._calling import CalledRetriever, exactly_one, memory_nodes, memory_wish
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 from llamaindex_hybridmem._vectors import Wide, embedded, index_of, texts_of, to_nodes, to_row, with_embeddings
 
 if TYPE_CHECKING:
-    from hybridmem.memory import HybridMemory
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["VectorRetriever"]
 

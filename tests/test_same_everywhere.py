@@ -5,19 +5,19 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from items import READER, Row
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever as LangChainRetriever
-from llama_fakes import Fixed, scored
 from llama_index.core.schema import TextNode
 
 import langchain_hybridmem
 import llamaindex_hybridmem
-from hybridmem.fusion import Fusion
-from hybridmem.memory import HybridMemory
-from hybridmem.shaping import shaped
-from hybridmem.stages import Competition, Conflicts, Diversity, HalfLife, Pack, QualityGate, SourceDedup
-from hybridmem.types import ArmList, Memory
+from hybridmem.core.types import ArmList, Memory
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages import Competition, Conflicts, Diversity, HalfLife, Pack, QualityGate, SourceDedup
+from hybridmem.memory.memory import HybridMemory
+from hybridmem.retrievers.options import shaped
+from tests.support.items import READER, Row
+from tests.support.llama_fakes import Fixed, scored
 
 NOW = 1_700_000_000.0
 DAY = 86_400.0

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hybridmem.report import Report
-from hybridmem.tune import Tuning
+from hybridmem.evaluation.report import Report
+from hybridmem.evaluation.tuning.tune import Tuning
 
 OURS = "hybridmem, defaults"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridmem.evaluate import Case, load_cases, load_corpus
-from hybridmem.memory import HybridMemory
-from hybridmem.types import Memory
+from hybridmem.core.types import Memory
+from hybridmem.evaluation.evaluate import Case, load_cases, load_corpus
+from hybridmem.memory.memory import HybridMemory
 
 TUNED_ON = ("conv-26", "conv-30", "conv-41")
 HELD_OUT = ("conv-42", "conv-43", "conv-44")

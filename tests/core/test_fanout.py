@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from hybridmem.core.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, only, run, settle
 from hybridmem.errors import ArmError, ConfigError
-from hybridmem.fanout import Job, Outcome, Pace, arun, check_policy, in_thread, only, run, settle
 
 WHO = contextvars.ContextVar("who", default="nobody")
 

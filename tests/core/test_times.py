@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.times import epoch, from_epoch, iso, moment
+from hybridmem.core.times import epoch, from_epoch, iso, moment
 
 DAY = 86_400.0
 NOON = 1_714_564_800.0  # 2024-05-01T12:00:00Z

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = str(Path(__file__).parents[2])
-if ROOT not in sys.path:
-    sys.path.append(ROOT)  # at the end: the installed package comes first
-
-pytest.register_assert_rewrite("tests.stores.conformance", "tests.stores.model")
+pytest.register_assert_rewrite("hybridmem.testing.stores", "hybridmem.testing.store_model")
 
 
 @pytest.fixture(scope="session")
 def pg_server():
     """One PostgreSQL server for all tests of this process; it stops with them."""
-    from tests import pgserver
+    from tests.support import postgres_server
 
-    with pgserver.server(**pgserver.FAST) as server:
+    with postgres_server.server(**postgres_server.FAST) as server:
         yield server
 
 
@@ -32,9 +25,9 @@ def pg_url(pg_server):
 @pytest.fixture(scope="session")
 def pg_schemas(pg_url):
     """Empty schemas to lend and take back."""
-    from tests import pgserver
+    from tests.support import postgres_server
 
-    return pgserver.Schemas(pg_url)
+    return postgres_server.Schemas(pg_url)
 
 
 @pytest.fixture

@@ -1,0 +1,206 @@
+"""Commands that tell how well a memory answers, and make it better: eval, tune, health, calibrate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, write_text
+from hybridmem.core.protocols import View
+from hybridmem.errors import ConfigError
+from hybridmem.evaluation.evaluate import Asked, Case, evaluate, load_cases, load_questions
+from hybridmem.fusion.recipes import load_recipe
+
+if TYPE_CHECKING:
+    from hybridmem.memory.memory import HybridMemory
+
+__all__ = ["MEASURE"]
+
+CASES = "a JSONL file (query, relevant, category?, as_of?), a BEIR-style folder, or - for standard input"
+QUESTIONS = "a text file of questions, one a line, a JSONL file of cases, or - for standard input"
+
+
+def _read_cases(path: str) -> list[Case]:
+    return load_cases(sys.stdin if path == "-" else path)
+
+
+def _read_questions(path: str) -> list[str]:
+    return load_questions(sys.stdin if path == "-" else path)
+
+
+def _tell_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
+    """Say when ids of the cases are not in the memory: a wrong id is never found, whatever the settings are."""
+    wanted = list(dict.fromkeys(key for case in cases if case.as_of is None for key in case.relevant))
+    there = memory.store.get(wanted, view=View(memory.name, superseded=True))
+    unknown = [key for key, found in zip(wanted, there, strict=True) if found is None]
+    if not unknown:
+        return
+    where = f"{len(unknown)} of {len(wanted)} relevant ids are not in this memory, such as {unknown[0]!r}"
+    if len(unknown) == len(wanted) and all(case.as_of is None for case in cases):
+        raise ConfigError(f"{where}: nothing could be found; are these cases for another memory or namespace?")
+    print(f"hybridmem: {where}: they count as not found", file=sys.stderr)
+
+
+# --- eval
+
+
+def _eval_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("cases", help=CASES)
+    sub.add_argument("--json", metavar="FILE", help="write the figures; - prints them instead of the table")
+    sub.add_argument("--markdown", metavar="FILE", help="write the table; - prints it instead of the plain one")
+    sub.add_argument("--plot", metavar="FILE", help="draw recall curves and categories (PNG, SVG or PDF)")
+    sub.add_argument("--ks", type=_depths, default=None, metavar="K,K", help="depths to measure at (1,3,5,8,10,20)")
+    sub.add_argument("--no-stages", action="store_true", help="leave out what each stage is worth")
+    sub.add_argument(
+        "--against", action="append", default=[], metavar="NAME|FILE", help="another recipe beside; may be repeated"
+    )
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers with commas, such as 1,5,10") from error
+
+
+def _eval(args: argparse.Namespace) -> int:
+    cases = _read_cases(args.cases)
+    for name in args.against:
+        load_recipe(name)  # a wrong one is told before anything is asked
+    with ExitStack() as stack:
+        memory = stack.enter_context(open_memory(args))
+        _tell_unknown(memory, cases)
+        systems: dict[str, Any] = {"": memory}
+        for name in args.against:  # opened on its own: a recipe may change the BM25 arm as well
+            other = stack.enter_context(open_memory(argparse.Namespace(**{**vars(args), "recipe": name})))
+            systems[name] = Asked(name, _fused(other), dated=True)
+        depths = {} if args.ks is None else {"ks": args.ks}
+        report = evaluate(systems, cases, stages=not args.no_stages, progress=progress("asked"), **depths)
+    if "-" not in (args.json, args.markdown):
+        print(report)
+    if args.json:
+        write_text(report.to_json(), args.json)
+    if args.markdown:
+        write_text(report.to_markdown(), args.markdown)
+    if args.plot:
+        report.plot(args.plot)
+    return 0
+
+
+def _fused(memory: HybridMemory) -> Callable[[Case, int], list[str]]:
+    return lambda case, k: [found.id for found in memory.search(case.query, k=k, as_of=case.as_of)]
+
+
+# --- tune
+
+
+def _tune_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("cases", help=CASES)
+    sub.add_argument("-o", "--output", default="recipe.json", metavar="FILE", help="the recipe to write (recipe.json)")
+    sub.add_argument("--metric", default="ndcg@10", help="recall@k, hit@k, mrr@k or ndcg@k (ndcg@10)")
+    sub.add_argument("--folds", type=int, default=5, metavar="N", help="parts that the cases are split into (5)")
+    sub.add_argument("--repeats", type=int, default=2, metavar="N", help="how often they are split anew (2)")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same answer (0)")
+    sub.add_argument("--json", metavar="FILE", help="write all figures; - prints them instead of the summary")
+    sub.add_argument("--force", action="store_true", help="write the best found even when its gain is not significant")
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from hybridmem.evaluation.tuning.tune import tune
+
+    cases = _read_cases(args.cases)
+    folder = Path(args.output).parent
+    if not folder.is_dir():  # told before the work rather than after it
+        raise ConfigError(f"--output {args.output!r}: there is no folder {str(folder)!r}")
+    with open_memory(args) as memory:
+        _tell_unknown(memory, cases)
+        how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
+        tuned = tune(memory, cases, progress=progress("tuning", rate=False), **how)
+    if args.json:
+        write_text(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
+    shown = sys.stderr if args.json == "-" else sys.stdout
+    print(tuned, file=shown)
+    if tuned.accepted or (args.force and tuned.changes):
+        tuned.save(args.output, force=args.force)
+        print(f"written to {args.output}: hybridmem search … --recipe {args.output}", file=shown)
+    return 0 if tuned.accepted else NOTHING
+
+
+# --- health, calibrate
+
+
+def _health_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("queries", help=QUESTIONS)
+    sub.add_argument("-k", type=int, default=8, help="how many results count (8)")
+    sub.add_argument("--json", action="store_true", help="the figures as one JSON object")
+
+
+def _health(args: argparse.Namespace) -> int:
+    queries = _read_questions(args.queries)
+    with open_memory(args) as memory:
+        health = memory.health(queries, k=args.k)
+    print_json(health.to_dict()) if args.json else print(health)
+    return 0
+
+
+def _calibrate_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("questions", help=f"that this memory can answer: {QUESTIONS}")
+    sub.add_argument("--off-topic", metavar="FILE", help="questions that it cannot answer, to see how many are refused")
+    sub.add_argument("--rate", type=float, default=0.05, metavar="P", help="share of good questions to lose (0.05)")
+    sub.add_argument("--json", action="store_true", help="the figures as one JSON object")
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from hybridmem.memory.confidence import calibrate
+
+    known = _read_questions(args.questions)
+    strange = _read_questions(args.off_topic) if args.off_topic else []
+    with open_memory(args) as memory:
+        fitted = calibrate(memory, known, rate=args.rate, off_topic=strange)
+    if args.json:
+        print_json(fitted.to_dict())
+    else:
+        print(f"{fitted}\nhybridmem search … --min-confidence {fitted.threshold:.4f}")
+    return 0
+
+
+MEASURE = (
+    Command(
+        "eval",
+        "measure arms, stages and fusion on your cases",
+        "hybridmem eval cases.jsonl --plot recall.png\n  hybridmem eval cases.jsonl --against recipe.json --no-stages",
+        _eval_options,
+        _eval,
+        "Recall, MRR and nDCG of each arm alone, of the fused list, and without each stage in turn, with intervals.",
+    ),
+    Command(
+        "tune",
+        "find a better recipe, or refuse",
+        "hybridmem tune cases.jsonl -o recipe.json\n  hybridmem tune cases.jsonl --metric recall@10 --recipe rrf",
+        _tune_options,
+        _tune,
+        "Tries thousands of settings on some cases and measures the best on the others, starting from --recipe.\n"
+        "Writes a recipe only when the held-out gain is significant; otherwise nothing is written, with exit code 3.",
+    ),
+    Command(
+        "health",
+        "which arm earns its place",
+        "hybridmem health questions.txt",
+        _health_options,
+        _health,
+        "How often each arm is empty, how much of the results it found, how much it alone found, and the overlap.",
+    ),
+    Command(
+        "calibrate",
+        "fit --min-confidence, below which nothing is answered",
+        "hybridmem calibrate cases.jsonl --off-topic strange.txt",
+        _calibrate_options,
+        _calibrate,
+        "Gives the confidence that all but a share P of questions it can answer reach (19 or more of them for 0.05).",
+    ),
+)

@@ -1,0 +1,102 @@
+"""Commands that look after a memory, or into it: inspect, check, reindex, backup, copy."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from hybridmem.cli.commands.base import Command, exists, no_options, open_memory, progress
+
+__all__ = ["UPKEEP"]
+
+
+def _check(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        problems = memory.check()
+        count = len(memory)
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print(f"all is well: {count} memories")
+    return 1 if problems else 0
+
+
+def _reindex(args: argparse.Namespace) -> int:
+    """Open without an embedder, so that another one than the recorded one may take over."""
+    chosen = args.embedder
+    args.embedder = "none"
+    with open_memory(args) as memory:
+        from hybridmem.memory.factory import pick_embedder
+
+        memory.reindex(embedder=None if chosen == "none" else pick_embedder(chosen), progress=progress("embedded"))
+        print(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")
+    return 0
+
+
+def _backup_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("target", help="the file to write")
+
+
+def _backup(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        memory.backup(args.target)
+    print(args.target)
+    return 0
+
+
+def _copy_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("source", help="a file, a folder of notes or a postgresql:// address")
+    sub.add_argument("target", help="a file, a folder of notes or a postgresql:// address")
+
+
+def _copy(args: argparse.Namespace) -> int:
+    from hybridmem.memory.factory import open_store
+    from hybridmem.stores.copying import copy_store
+
+    exists(args.source, otherwise="name a file or a postgresql:// address to copy from")
+    source = open_store(args.source, clock=time.time)
+    try:
+        target = open_store(args.target, clock=time.time)
+        try:
+            done = copy_store(source, target, progress=progress("copied"))
+            before = f", {done.resumed} of them by an earlier run" if done.resumed else ""
+            print(f"copied {done.rows} entries{before}; both sides have checksum {done.checksum}")
+        finally:
+            target.close()
+    finally:
+        source.close()
+    return 0
+
+
+def _inspect_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--port", type=int, default=0, help="a port of the loopback address (any free one)")
+    sub.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from hybridmem.server.inspector import Inspector
+
+    with open_memory(args) as memory, Inspector(memory, port=args.port) as inspector:
+        print(f"{inspector.url}\nCtrl-C stops it.", flush=True)
+        if args.open:
+            import webbrowser
+
+            webbrowser.open(inspector.url)
+        inspector.wait()
+    return 0
+
+
+UPKEEP = (
+    Command("inspect", "a local page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
+    Command("check", "look for damage", "hybridmem check", no_options, _check),
+    Command("reindex", "embed and index everything again", "hybridmem reindex --embedder local", no_options, _reindex),
+    Command("backup", "copy the store while it is in use", "hybridmem backup copy.db", _backup_options, _backup),
+    Command(
+        "copy",
+        "from one store to another, SQLite or PostgreSQL",
+        "hybridmem copy memory.db postgresql://localhost/memory",
+        _copy_options,
+        _copy,
+        memory=False,
+    ),
+)

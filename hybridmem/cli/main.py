@@ -1,0 +1,102 @@
+"""`hybridmem …` on the command line: add, import, search, measure, tune and look after a memory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from hybridmem import __version__
+from hybridmem.cli import commands
+from hybridmem.errors import HybridMemError
+
+__all__ = ["build_parser", "main"]
+
+DEFAULT_PATH = "memory.db"
+EXIT_ERROR = 1
+EXIT_NOTHING = 3
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+examples:
+  hybridmem add "Ana has moved to Lisbon." --subject ana
+  hybridmem import notes.jsonl
+  hybridmem search "Where does Ana live?" -k 3
+  hybridmem search "Where does Ana live?" --why-not 01HX…
+  hybridmem eval cases.jsonl
+  hybridmem tune cases.jsonl -o recipe.json
+  hybridmem inspect
+
+The memory is the file memory.db here, or what --memory or HYBRIDMEM says: a file, a folder of Markdown notes, or a
+postgresql:// address. Exit codes: 0 done, 1 an error (told on stderr), 2 wrong usage, 3 nothing found or refused,
+130 interrupted.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="hybridmem",
+        description="Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hybridmem {__version__}")
+    subs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for spec in commands.COMMANDS:
+        example = f"example:\n  {spec.example}"
+        sub = subs.add_parser(
+            spec.name,
+            help=spec.help,
+            description=spec.description,
+            epilog=example,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if spec.memory:
+            _memory_options(sub)
+        spec.options(sub)
+        sub.set_defaults(run=spec.run)
+    return parser
+
+
+def _memory_options(sub: argparse.ArgumentParser) -> None:
+    group = sub.add_argument_group("the memory")
+    where = os.environ.get("HYBRIDMEM", DEFAULT_PATH)
+    group.add_argument("-m", "--memory", default=where, metavar="PATH", help=f"file, folder or address ({where})")
+    group.add_argument("-n", "--namespace", default="", metavar="NAME", help="whose memory (the unnamed one)")
+    group.add_argument(
+        "--embedder",
+        default="auto",
+        choices=("auto", "local", "none"),
+        help="local: the offline embedder; none: words and graph alone; auto: local where it is installed",
+    )
+    group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="how to rank (default)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code."""
+    args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show every letter shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code: int = args.run(args)
+        if sys.stdout is not None:  # `hybridmem search … >&-`
+            sys.stdout.flush()
+    except HybridMemError as error:
+        print(f"hybridmem: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except BrokenPipeError:  # `hybridmem search … | head -1`
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        start = "\n" if sys.stderr.isatty() else ""  # below the bar that was being drawn
+        print(f"{start}hybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        print(f"hybridmem: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return code

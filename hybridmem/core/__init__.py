@@ -1,0 +1,1 @@
+"""Types, protocols, validation and concurrency helpers that every other package uses."""

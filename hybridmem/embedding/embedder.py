@@ -1,0 +1,236 @@
+"""Embedder: one way to ask any embedding object for unit vectors, checked, batched, retried and cached.
+
+```
+as_embedder(obj)   obj = LangChain Embeddings | LlamaIndex BaseEmbedding | Chroma EmbeddingFunction
+                       | SentenceTransformer-like (.encode) | texts -> vectors | Embedder | "local"
+   .documents(texts) -> float32 (n, dim), rows of length 1 (a zero vector stays zero: cosine 0)
+   .query(text)      -> float32 (dim,)
+   .adocuments / .aquery: the same, and the event loop is never blocked
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridmem.core import validation
+from hybridmem.core.fanout import in_thread
+from hybridmem.embedding.cache import Lru, Plan, Vector, frozen, text_key
+from hybridmem.embedding.sources import Source, source_of
+from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
+
+__all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
+
+_HOPELESS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
+"""A second attempt cannot mend these: they are mistakes in the code, not failures of a service."""
+
+
+def unit(vectors: Any, /) -> Vector:
+    """Rows scaled to length 1, as float32: x / |x|. A zero row stays zero, so that its cosine with anything is 0."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    peak = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)
+    rows = rows / np.where(peak > 0, peak, 1.0)  # first by the largest value: squares of 1e200 would overflow
+    norms = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
+    scaled: Vector = (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+    return scaled
+
+
+class Embedder:
+    """Turns texts into unit vectors. Made by `as_embedder`; safe to use from many threads.
+
+    `name` is the identity that a store records; `dim` is None until the first vector has been seen;
+    `prefix` is the number of leading dimensions that are a good embedding by themselves (Matryoshka), or None.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        name: str | None = None,
+        dim: int | None = None,
+        prefix: int | None = None,
+        batch_size: int = 256,
+        retries: int = 2,
+        backoff: float = 0.5,
+        cache_size: int = 1024,
+        sleep: Callable[[float], object] = time.sleep,
+        asleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        counts = (("batch_size", batch_size, 1), ("retries", retries, 0), ("cache_size", cache_size, 0))
+        for label, value, least in counts:
+            validation.whole(label, value, f"a whole number of at least {least}", low=least)
+        validation.number("backoff", backoff, "a number of seconds of at least 0", low=0)
+        for label, wide in (("dim", dim), ("prefix", prefix)):
+            if wide is not None:
+                validation.whole(label, wide, "a whole number of at least 1, or None", low=1)
+        if name is not None:
+            validation.text("name", name, "a text, or None")
+        validation.function("sleep", sleep, "a function of seconds")
+        validation.function("asleep", asleep, "an async function of seconds")
+        self.name = name or source.name
+        self.prefix = prefix
+        self._dim = dim
+        self._source = source
+        self._batch_size, self._retries, self._backoff = batch_size, retries, backoff
+        self._sleep, self._asleep = sleep, asleep
+        self._queries, self._texts = Lru(cache_size), Lru(cache_size)
+
+    def __repr__(self) -> str:
+        return f"Embedder(name={self.name!r}, dim={self._dim})"
+
+    @property
+    def dim(self) -> int | None:
+        """How many numbers a vector has; None until the first one has been seen."""
+        return self._dim
+
+    def probe(self) -> int:
+        """The dimension, embedding one word to learn it when it is not known yet."""
+        if self._dim is None:
+            self.query("dimension")
+        return int(self._dim or 0)
+
+    # --- sync
+    def documents(self, texts: Sequence[str], /) -> Vector:
+        """The vectors of texts, in order: equal texts are embedded once, known ones not at all."""
+        plan = Plan(validation.texts("texts", texts), self._texts)
+        for batch in plan.batches(self._batch_size):
+            plan.store(batch, self._checked(self._attempt(self._source.documents, batch), len(batch)))
+        return plan.rows(self._dim)
+
+    def query(self, text: str, /) -> Vector:
+        """The vector of a question; the last ones asked are remembered."""
+        validation.text("query", text, "a text")
+        key = text_key(text)
+        row = self._queries.get(key)
+        if row is None:
+            row = self._checked([self._attempt(self._source.query, text)], 1)[0]
+            self._queries.put(key, frozen(row))
+        return row
+
+    def _attempt(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        for attempt in range(self._retries + 1):
+            try:
+                return call(argument)
+            except _HOPELESS as error:
+                raise self._failed(error, attempt + 1) from error
+            except Exception as error:
+                if attempt == self._retries:
+                    raise self._failed(error, attempt + 1) from error
+            self._sleep(self._backoff * 2.0**attempt)
+        raise AssertionError  # pragma: no cover - the loop always returns or raises
+
+    # --- async
+    async def adocuments(self, texts: Sequence[str], /) -> Vector:
+        """`documents`, natively async where the embedding object really is, in a thread elsewhere."""
+        if self._source.adocuments is None:
+            rows: Vector = await in_thread(lambda: self.documents(texts))
+            return rows
+        plan = Plan(validation.texts("texts", texts), self._texts)
+        for batch in plan.batches(self._batch_size):
+            plan.store(batch, self._checked(await self._aattempt(self._source.adocuments, batch), len(batch)))
+        return plan.rows(self._dim)
+
+    async def aquery(self, text: str, /) -> Vector:
+        """`query`, natively async where the embedding object really is, in a thread elsewhere."""
+        validation.text("query", text, "a text")
+        key = text_key(text)
+        row = self._queries.get(key)
+        if row is not None:
+            return row
+        if self._source.aquery is None:
+            asked: Vector = await in_thread(lambda: self.query(text))
+            return asked
+        fresh: Vector = self._checked([await self._aattempt(self._source.aquery, text)], 1)[0]
+        self._queries.put(key, frozen(fresh))
+        return fresh
+
+    async def _aattempt(self, call: Callable[[Any], Awaitable[Any]], argument: Any) -> Any:
+        for attempt in range(self._retries + 1):
+            try:
+                return await call(argument)
+            except _HOPELESS as error:
+                raise self._failed(error, attempt + 1) from error
+            except Exception as error:
+                if attempt == self._retries:
+                    raise self._failed(error, attempt + 1) from error
+            await self._asleep(self._backoff * 2.0**attempt)
+        raise AssertionError  # pragma: no cover - the loop always returns or raises
+
+    # --- checks
+    def _failed(self, error: Exception, attempts: int) -> EmbeddingError:
+        times = "once" if attempts == 1 else f"{attempts} times"
+        return EmbeddingError(f"embedder {self.name!r} failed, tried {times}: {type(error).__name__}: {error}")
+
+    def _checked(self, raw: Any, count: int) -> Vector:
+        """Raw vectors as a unit float32 matrix, or an error that says what was expected and what came."""
+        if isinstance(raw, Iterator):
+            raw = list(raw)
+        try:
+            rows = np.asarray(raw, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors") from error
+        if rows.ndim == 0:
+            raise EmbeddingError(f"embedder {self.name!r} gave {_shape(raw)}, expected {count} vectors")
+        if len(rows) != count:
+            raise EmbeddingError(f"embedder {self.name!r} gave {len(rows)} vectors for {count} texts")
+        if rows.ndim != 2 or rows.shape[1] == 0:  # noqa: PLR2004
+            raise EmbeddingError(
+                f"embedder {self.name!r} gave an array of shape {rows.shape}, expected ({count}, dimension)"
+            )
+        if self._dim is not None and rows.shape[1] != self._dim:
+            raise EmbeddingError(f"embedder {self.name!r} gave dimension {rows.shape[1]}, expected {self._dim}")
+        good = np.isfinite(rows).all(axis=1)
+        if not good.all():
+            raise EmbeddingError(
+                f"embedder {self.name!r} gave a value that is not finite for text {int(good.argmin())} of {count}"
+            )
+        self._dim = rows.shape[1]
+        return unit(rows)
+
+
+def _shape(raw: Any) -> str:
+    try:
+        return f"vectors of lengths {sorted({len(row) for row in raw})}"
+    except TypeError:
+        return f"a {type(raw).__name__}"
+
+
+def as_embedder(obj: Any, /, *, name: str | None = None, dim: int | None = None, **settings: Any) -> Embedder:
+    """Any embedding object as an `Embedder`; `name=` overrides the recorded identity.
+
+    Settings: prefix, batch_size, retries, backoff, cache_size, sleep, asleep (see `Embedder`).
+
+    >>> as_embedder(lambda texts: [[float(len(t)), 1.0] for t in texts]).query("abc").round(2).tolist()
+    [0.949999988079071, 0.3199999928474426]
+    """
+    if isinstance(obj, Embedder):
+        if name is not None or dim is not None or settings:
+            given = sorted([*settings, *(["name"] if name else []), *(["dim"] if dim else [])])
+            raise ConfigError(f"this is an Embedder already ({obj.name!r}): {', '.join(given)} cannot be set again")
+        return obj
+    if isinstance(obj, str):
+        if obj != "local":
+            raise ConfigError(f"unknown embedder {obj!r}: allowed is 'local', or an embedding object")
+        from hybridmem.embedding.local import LocalEmbedder
+
+        return LocalEmbedder(name=name, **settings)
+    return Embedder(source_of(obj), name=name, dim=dim, **settings)
+
+
+def check_same(stored_name: str | None, stored_dim: int | None, embedder: Embedder, /) -> None:
+    """Refuse an embedder other than the recorded one: vectors of two models cannot be compared."""
+    if stored_name is None:
+        return
+    dims = (stored_dim, embedder.dim)
+    if stored_name == embedder.name and (None in dims or dims[0] == dims[1]):
+        return
+    raise EmbeddingError(
+        f"stored vectors come from {stored_name!r} ({stored_dim or 'unknown'} dimensions), but the embedder given is "
+        f"{embedder.name!r} ({embedder.dim or 'unknown'} dimensions); open with the former, or with "
+        f"embedder=None and re-embed everything by reindex(embedder=...)"
+    )

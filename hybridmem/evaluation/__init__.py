@@ -1,0 +1,1 @@
+"""Evaluation on labelled questions, and tuning of recipes."""

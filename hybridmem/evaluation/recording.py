@@ -1,0 +1,171 @@
+"""Ask a memory once, replay its fusion as often as you like: what evaluating and tuning stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hybridmem.core.protocols import View
+from hybridmem.core.types import ArmList, Graph, Hits, Reader
+from hybridmem.evaluation.cases import Case
+from hybridmem.evaluation.evaluate import Asked
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages import Spread
+from hybridmem.indexes.bm25.index import BM25Index
+from hybridmem.indexes.view import Ask
+from hybridmem.memory.question import listed
+
+if TYPE_CHECKING:
+    from hybridmem.memory.memory import HybridMemory
+
+__all__ = [
+    "Curve",
+    "Recorded",
+    "curve_recorder",
+    "memory_curve",
+    "memory_recorder",
+    "memory_systems",
+    "replay",
+    "variants",
+]
+
+
+class Recorded(NamedTuple):
+    """The arms' answers to one case, with all that a fusion needs beside them."""
+
+    lists: Sequence[ArmList]
+    reader: Reader
+    graph: Graph | None = None
+    now: float = 0.0
+
+
+def replay(recipe: Fusion, recorded: Recorded, *, query: str = "", k: int) -> list[str]:
+    """The keys that this recipe ranks first; an arm without weight is left out, as a memory would not ask it."""
+    weights = recipe.weights_for([arm.name for arm in recorded.lists])
+    heard = [
+        arm if weight > 0 else ArmList(arm.name, [], skipped="weight 0")
+        for arm, weight in zip(recorded.lists, weights, strict=True)
+    ]
+    ranking = recipe.run(
+        heard,
+        reader=recorded.reader,
+        query=query,
+        now=recorded.now,
+        k=k,
+        graph=recorded.graph if recipe.spread is not None else None,
+    )
+    return ranking.keys
+
+
+class Curve(NamedTuple):
+    """BM25's two constants."""
+
+    k1: float
+    b: float
+
+
+def memory_curve(memory: HybridMemory) -> Curve | None:
+    """The constants of a memory's BM25 arm; None where they cannot be turned without building it again."""
+    settings = memory._engine.settings  # noqa: SLF001
+    space = memory._engine.space(View(memory.name))  # noqa: SLF001
+    return Curve(settings.k1, settings.b) if isinstance(getattr(space, "_text", None), BM25Index) else None
+
+
+def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
+    """A function that asks every arm of a memory one case, and lets each arm score what the others found.
+
+    `curve` lets the BM25 arm answer as if the memory had been opened with those constants.
+    """
+    record = curve_recorder(memory, depth=depth, curves=[curve])
+    return lambda case: record(case)[0]
+
+
+def curve_recorder(
+    memory: HybridMemory, *, depth: int, curves: Sequence[Curve | None]
+) -> Callable[[Case], list[Recorded]]:
+    """The same for several curves (None: the memory's own) at once: only the BM25 arm is asked again for each."""
+    engine = memory._engine  # noqa: SLF001  recording is the engine's own path, stopped before the fusion
+    asking = Fusion(mode="relative", depth=depth, spread=memory.recipe.spread or Spread())
+    views: dict[View, _View] = {}
+
+    def record(case: Case) -> list[Recorded]:
+        question = memory._question(case.query, k=1, recipe=asking, as_of=case.as_of)  # noqa: SLF001
+        space = engine.space(question.view)
+        view = views.get(question.view)
+        if view is None or view.space is not space:
+            view = views[question.view] = _View(space, curves)
+        ask, found = engine._arms(space, engine._ask(question), asking, depth)  # noqa: SLF001
+        reader, now = engine.reader(question.view), engine.clock()
+        return [Recorded(lists, reader, view.graph, now) for lists in view.lists(engine.arms, ask, found, depth)]
+
+    return record
+
+
+class _View:
+    """What recordings of one view share: a still picture of the graph, and BM25 read through other curves."""
+
+    def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
+        self.space = space
+        self.graph: Graph | None = space.graph(None)
+        own: Any = getattr(space, "_text", None)
+        self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
+
+    def lists(self, arms: Sequence[str], ask: Ask, found: Mapping[str, Hits], depth: int) -> Iterator[list[ArmList]]:
+        """One set of lists for each curve; the other arms score everything that any of them found in one go."""
+        words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
+        hits = [{**found, "bm25": one} for one in words]
+        everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
+        others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
+        for arm, scores in others.items():
+            missing = [key for key in everything if key not in scores]
+            scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
+        for text, some in zip(self._texts, hits, strict=True):
+            candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
+            known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}
+            known["bm25"] = self._words(text, ask, some["bm25"], candidates)
+            yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
+
+    def _words(self, text: Any, ask: Ask, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+        have = dict(zip(hits.ids, hits.scores, strict=True))
+        missing = [key for key in candidates if key not in have]
+        scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)
+        have.update((key, score) for key, score in zip(missing, scores, strict=True) if score)
+        return have
+
+
+def variants(recipe: Fusion) -> Iterator[tuple[str, Fusion]]:
+    """The recipe without each of its stages in turn, named by what is missing."""
+    for slot in ("gate", "spread", "dedup", "boost", "substance", "dated", "conflicts", "rerank", "diversity"):
+        if getattr(recipe, slot) is not None:
+            without: dict[str, Any] = {slot: None}
+            yield f"without {slot}", replace(recipe, **without)
+    if recipe.complete:
+        yield "without complete", replace(recipe, complete=False)
+    if recipe.extra:
+        yield "without extra", replace(recipe, extra=())
+
+
+def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True) -> list[Asked]:
+    """A memory as systems to compare: each arm alone, fused, and fused without each stage in turn."""
+    start = f"{name} " if name else ""
+
+    def fused(recipe: Fusion | None) -> Callable[[Case, int], list[str]]:
+        def ask(case: Case, k: int) -> list[str]:
+            extra: dict[str, Any] = {} if recipe is None else {"recipe": recipe}
+            return [result.id for result in memory.search(case.query, k=k, as_of=case.as_of, **extra)]
+
+        return ask
+
+    def alone(arm: str) -> Callable[[Case, int], list[str]]:
+        return lambda case, k: [hit.id for hit in memory.search_arm(arm, case.query, k=k, as_of=case.as_of)]
+
+    systems = [Asked(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
+    systems.append(Asked(f"{start}fused", fused(None), dated=True))
+    if stages:
+        whole = f"{start}fused"
+        systems += [
+            Asked(f"{start}{label}", fused(changed), dated=True, of=whole) for label, changed in variants(memory.recipe)
+        ]
+    return systems

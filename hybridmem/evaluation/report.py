@@ -1,0 +1,295 @@
+"""What an evaluation found, as a table, JSON, Markdown and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.evaluation.metrics import Interval, bootstrap_means, judge, metric
+
+if TYPE_CHECKING:
+    from hybridmem.evaluation.cases import Case
+
+__all__ = ["Report", "Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One system's answers: a list of ids and the seconds it took, for each case."""
+
+    name: str
+    lists: tuple[tuple[str, ...], ...]
+    seconds: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+    arm: bool = False
+    """Whether this is a single arm of a fusion, which the fused list has to beat."""
+    of: str = ""
+    """The system that this one is with a part left out."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of several systems over the same cases. `str(report)` is a table for the terminal."""
+
+    cases: tuple[Case, ...]
+    runs: tuple[Run, ...]
+    metrics: tuple[str, ...]
+    baseline: str = ""
+    unjudged: int = 0
+    """Cases left out because they name nothing relevant."""
+    resamples: int = field(default=2000, repr=False)
+    seed: int = field(default=0, repr=False)
+
+    @cached_property
+    def values(self) -> dict[str, NDArray[np.float64]]:
+        """Per system a (cases, metrics) array, in the order of `metrics`."""
+        parsed = [metric(name) for name in self.metrics]
+        depth = max(k for _, k in parsed)
+        relevant = [case.relevant for case in self.cases]
+        table = {}
+        for run in self.runs:
+            judged = judge(run.lists, relevant, depth=depth)
+            table[run.name] = np.column_stack([measure(judged, k) for measure, k in parsed])
+        return table
+
+    @cached_property
+    def categories(self) -> dict[str, NDArray[np.bool_]]:
+        """Which cases belong to each category, in the order they first appear; empty when none is named."""
+        names = [case.category for case in self.cases]
+        return {name: np.array([other == name for other in names]) for name in dict.fromkeys(names) if name}
+
+    @cached_property
+    def _drawn(self) -> NDArray[np.float64]:
+        """Bootstrap means of every system and metric under the same draws: (resamples, systems, metrics)."""
+        side_by_side = np.concatenate([self.values[run.name] for run in self.runs], axis=1)
+        means = bootstrap_means(side_by_side, resamples=self.resamples, seed=self.seed)
+        return means.reshape(self.resamples, len(self.runs), len(self.metrics))
+
+    def mean(self, system: str, name: str, *, category: str = "") -> float:
+        """One figure: `report.mean("fused", "recall@10", category="temporal")`."""
+        column = self._system(system)[:, self._metric(name)]
+        return float(column[self._category(category)].mean() if category else column.mean())
+
+    def interval(self, system: str, name: str, *, level: float = 0.95) -> Interval:
+        """One figure with its bootstrap interval."""
+        return self._bounds(self.mean(system, name), self._column(system, name), level)
+
+    def gain(self, system: str, name: str, *, over: str = "", level: float = 0.95) -> Interval:
+        """How much better than the baseline (or `over`), paired case by case; `.significant` when zero is outside."""
+        rival = over or self.baseline
+        difference = self.mean(system, name) - self.mean(rival, name)
+        return self._bounds(difference, self._column(system, name) - self._column(rival, name), level)
+
+    def latency(self, system: str) -> tuple[float, float]:
+        """Median and 95th percentile of the seconds per query."""
+        run = self.runs[self._index(system)]
+        median, slow = np.quantile(run.seconds, [0.5, 0.95])
+        return float(median), float(slow)
+
+    def verdicts(self, name: str = "") -> list[str]:
+        """In words, whether each system beats every single arm, and whether each of its stages earns its place.
+
+        Fusing is only worth it when it does.
+        """
+        chosen = name or self.metrics[-1]
+        arms = [run.name for run in self.runs if run.arm]
+        names = {run.name for run in self.runs}
+        lines = []
+        for run in self.runs:
+            if run.of in names:
+                lines.append(self._stage_verdict(run, chosen))
+            elif arms and not run.arm:
+                best = max(arms, key=lambda arm: self.mean(arm, chosen))
+                gain = self.gain(run.name, chosen, over=best)
+                word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
+                lines.append(f"{run.name} {word} its best arm {best}: {chosen} {_signed(gain)}")
+        return lines
+
+    def _stage_verdict(self, run: Run, chosen: str) -> str:
+        gain = self.gain(run.name, chosen, over=run.of)
+        if gain == (0.0, 0.0, 0.0):
+            return f"{run.name}: nothing changes on these cases"
+        word = "it earns its place" if gain.high < 0 else "better left out" if gain.low > 0 else "no clear difference"
+        return f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {word}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        systems = {}
+        for run in self.runs:
+            median, slow = self.latency(run.name)
+            systems[run.name] = {
+                "arm": run.arm,
+                "metrics": {name: self.interval(run.name, name)._asdict() for name in self.metrics},
+                "gain": {name: self.gain(run.name, name)._asdict() for name in self.metrics} if self.baseline else {},
+                "categories": {
+                    category: {name: self.mean(run.name, name, category=category) for name in self.metrics}
+                    for category in self.categories
+                },
+                "seconds": {"median": median, "p95": slow},
+                "notes": list(run.notes),
+            }
+        counts = {name: int(mask.sum()) for name, mask in self.categories.items()}
+        return {
+            "cases": len(self.cases),
+            "unjudged": self.unjudged,
+            "baseline": self.baseline,
+            "categories": counts,
+            "systems": systems,
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The same as JSON text, written to `path` when given."""
+        return _written(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", path)
+
+    def to_markdown(self, path: str | Path | None = None) -> str:
+        """A table of all systems, one per category, and the verdicts."""
+        blocks = [_markdown(self._rows())]
+        if self.categories:
+            blocks.append(_markdown(self._category_rows()))
+        blocks += [f"- {line}" for line in [*self.verdicts(), *self._notes()]]
+        return _written("\n\n".join(blocks[:2]) + "\n\n" + "\n".join(blocks[2:]) + "\n", path)
+
+    def __str__(self) -> str:
+        blocks = [_plain(self._rows())]
+        if self.categories:
+            blocks.append(_plain(self._category_rows()))
+        if lines := [*self.verdicts(), *self._notes()]:
+            blocks.append("\n".join(lines))
+        return "\n\n".join(blocks)
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw recall@k curves and, where cases have categories, bars per category; needs the extra `plot`."""
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise MissingExtraError("plot", needs="matplotlib") from error
+        panels = 2 if self.categories else 1
+        figure = Figure(figsize=(6.5 * panels, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        self._draw_curves(axes[0])
+        if self.categories:
+            self._draw_bars(axes[1])
+        figure.savefig(path, dpi=120)
+        return Path(path)
+
+    # --- tables as rows of strings: the first row is the header
+    def _rows(self) -> list[list[str]]:
+        shown = [name for name in self.metrics if not name.startswith("hit@")] or list(self.metrics)
+        header = ["system", *shown, "median ms"]
+        if self.baseline:
+            header.insert(-1, f"{self.metrics[-1]} against {self.baseline}")
+        rows = [header]
+        for run in self.runs:
+            row = [run.name, *(f"{self.mean(run.name, name):.3f}" for name in shown)]
+            if self.baseline:
+                gain = self.gain(run.name, self.metrics[-1])
+                same = run.name == self.baseline
+                row.append("" if same else _signed(gain))
+            rows.append([*row, f"{1000 * self.latency(run.name)[0]:.2f}"])
+        return rows
+
+    def _category_rows(self) -> list[list[str]]:
+        chosen = self._headline()
+        header = [chosen, *(f"{name} ({int(mask.sum())})" for name, mask in self.categories.items())]
+        rows = [
+            [run.name, *(f"{self.mean(run.name, chosen, category=name):.3f}" for name in self.categories)]
+            for run in self.runs
+        ]
+        return [header, *rows]
+
+    def _notes(self) -> list[str]:
+        notes = [f"{run.name}: {note}" for run in self.runs for note in run.notes]
+        if self.unjudged:
+            notes.append(f"{self.unjudged} cases name nothing relevant and were left out")
+        return notes
+
+    def _headline(self) -> str:
+        recalls = [name for name in self.metrics if name.startswith("recall@")]
+        return "recall@10" if "recall@10" in recalls else (recalls or list(self.metrics))[-1]
+
+    def _draw_curves(self, axis: Any) -> None:
+        names = sorted((name for name in self.metrics if name.startswith("recall@")), key=lambda name: metric(name)[1])
+        ks = [metric(name)[1] for name in names]
+        for run in self.runs:
+            style = "--" if run.arm else "-"
+            axis.plot(ks, [self.mean(run.name, name) for name in names], style, marker="o", ms=3, label=run.name)
+        axis.set(xlabel="k", ylabel="recall@k", ylim=(0, 1), title=f"recall over {len(self.cases)} cases")
+        axis.legend(fontsize="small")
+        axis.grid(alpha=0.3)
+
+    def _draw_bars(self, axis: Any) -> None:
+        chosen = self._headline()
+        places = np.arange(len(self.categories))
+        width = 0.8 / len(self.runs)
+        for number, run in enumerate(self.runs):
+            heights = [self.mean(run.name, chosen, category=name) for name in self.categories]
+            axis.bar(places + (number + 0.5) * width - 0.4, heights, width, label=run.name)
+        axis.set(ylabel=chosen, ylim=(0, 1), title=f"{chosen} by category")
+        axis.set_xticks(places, list(self.categories), rotation=15)
+
+    # --- looking things up, with errors that say what there is
+    def _index(self, system: str) -> int:
+        names = [run.name for run in self.runs]
+        if system not in names:
+            raise ConfigError(f"system {system!r} is not in this report: it has {', '.join(names)}")
+        return names.index(system)
+
+    def _system(self, system: str) -> NDArray[np.float64]:
+        return self.values[self.runs[self._index(system)].name]
+
+    def _metric(self, name: str) -> int:
+        if name not in self.metrics:
+            raise ConfigError(f"metric {name!r} is not in this report: it has {', '.join(self.metrics)}")
+        return self.metrics.index(name)
+
+    def _category(self, name: str) -> NDArray[np.bool_]:
+        if name not in self.categories:
+            raise ConfigError(f"category {name!r} is not in this report: it has {', '.join(self.categories) or 'none'}")
+        return self.categories[name]
+
+    def _column(self, system: str, name: str) -> NDArray[np.float64]:
+        column: NDArray[np.float64] = self._drawn[:, self._index(system), self._metric(name)]
+        return column
+
+    @staticmethod
+    def _bounds(mean: float, drawn: NDArray[np.float64], level: float) -> Interval:
+        low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+        return Interval(mean, float(low), float(high))
+
+
+def _signed(gain: Interval) -> str:
+    return f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to equal width, figures to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the pipes of names are escaped."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]])
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

@@ -1,0 +1,1 @@
+"""Tuning: settings found on labelled questions and cross-validated."""

@@ -1,0 +1,205 @@
+"""The search of the tuner: one group of settings after another, everything tried remembered for all folds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from hybridmem.evaluation.cases import Case
+from hybridmem.evaluation.metrics import judge, metric
+from hybridmem.evaluation.recording import Curve, Recorded, replay
+from hybridmem.evaluation.tuning.candidates import Bools, Floats, Ints, lay_columns, read_row
+from hybridmem.evaluation.tuning.neighbours import Walks
+from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
+from hybridmem.evaluation.tuning.vectorized import Board
+from hybridmem.fusion.recipe import Fusion, Mode
+
+__all__ = ["Search", "simplex"]
+
+STEP = 0.001
+"""A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
+ERRORS = 1.0
+"""… and at least so many standard errors of the gain on them."""
+ROUNDS = 4
+CASES_A_BOARD = 128
+CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
+STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SPREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25)
+THREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+REACHES = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
+"""Hops, and what is left of an activation at each: over one hop, decay and strength are the same thing."""
+FLOORS: Mapping[str, tuple[float | None, ...]] = {
+    "bm25": (None, 0.5, 1.0, 2.0, 4.0),
+    "vector": (None, 0.1, 0.2, 0.3, 0.4, 0.5),
+}
+Group = Callable[[Setting], list[Setting]]
+
+
+class Search:
+    """Coordinate ascent over settings, with everything that was tried remembered for all folds."""
+
+    def __init__(
+        self,
+        records: Sequence[Sequence[Recorded]],
+        cases: Sequence[Case],
+        recipe: Fusion,
+        name: str,
+        curves: Sequence[Curve],
+    ) -> None:
+        self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
+        walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in REACHES)]))
+        self._boards = [_boards(rows, cases, recipe, walks) for rows in records]
+        present = [board.columns for _, board in self._boards[0]]
+        self.names = present[0].names
+        self.start = read_setting(recipe, self.names)
+        self._values: dict[Setting, Floats] = {}
+        self._real: dict[Setting, Floats] = {}
+        self._graph = any(len(columns.edges) for columns in present)
+        self._threads = any((columns.threads >= 0).any() for columns in present)
+        self._dates = any(columns.fresh.any() for columns in present)
+        self._groups = list(self._directions())
+
+    @property
+    def tried(self) -> int:
+        """How many settings were looked at."""
+        return len(self._values)
+
+    @property
+    def steps(self) -> int:
+        """How many groups a climb looks at, at most."""
+        return ROUNDS * len(self._groups)
+
+    def recipe(self, setting: Setting) -> Fusion:
+        """The recipe that a setting stands for."""
+        if setting == self.start:
+            return self.base
+        recipe = with_setting(self.base, setting, self.names)
+        return replace(recipe, **self.curves[setting.lexical]._asdict()) if setting.lexical else recipe
+
+    def alone(self, arm: int) -> float:
+        """The metric of one arm's own list."""
+        lists = [record.reader.keys(record.lists[arm].items) for record in self.records[0]]
+        return float(self._measure(lists, self.cases).mean())
+
+    def _measure(self, lists: Sequence[Sequence[str]], cases: Sequence[Case]) -> Floats:
+        measure, k = metric(self.metric)
+        return measure(judge(lists, [case.relevant for case in cases], depth=k), k)
+
+    def values(self, settings: Iterable[Setting]) -> list[Floats]:
+        """The metric of every case by the board, for each setting: board by board, whose columns stay in the cache."""
+        wanted = list(settings)
+        todo = [setting for setting in dict.fromkeys(wanted) if setting not in self._values]
+        for lexical, some in itertools.groupby(sorted(todo, key=_lexical), key=_lexical):
+            group = list(some)
+            table = np.empty((len(group), len(self.cases)))
+            for chosen, board in self._boards[lexical]:
+                table[:, chosen] = [board.figures(one, self.metric) for one in group]
+            self._values.update(zip(group, table, strict=True))
+        return [self._values[setting] for setting in wanted]
+
+    def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
+        """The metric by the real fusion, for the chosen cases."""
+        recipe, kept = self.recipe(setting), self._real.setdefault(setting, np.full(len(self.cases), np.nan))
+        wanted = np.ones(len(self.cases), dtype=np.bool_) if cases is None else cases
+        todo = np.flatnonzero(wanted & np.isnan(kept)).tolist()
+        asked, rows = [self.cases[row] for row in todo], [self.records[setting.lexical][row] for row in todo]
+        k = metric(self.metric)[1]
+        lists = [replay(recipe, row, query=case.query, k=k) for row, case in zip(rows, asked, strict=True)]
+        kept[todo] = self._measure(lists, asked)
+        return kept[wanted]
+
+    def climb(self, train: Bools, tell: Callable[[int], None] = lambda _step: None) -> Setting:
+        """The best setting for these cases that single steps from the present one lead to.
+
+        `tell` hears after each group how many of at most `steps` are done.
+        """
+        best = self.start
+        figures = self.values([best])[0][train]
+        done = 0
+        for _ in range(ROUNDS):
+            before = best
+            for group in self._groups:
+                options = group(best)
+                table = np.stack(self.values(options))[:, train]
+                found = int(table.mean(axis=1).argmax())
+                gains = table[found] - figures
+                if gains.mean() >= max(STEP, ERRORS * gains.std() / math.sqrt(len(gains))):
+                    best, figures = options[found], table[found]
+                done += 1
+                tell(done)
+            if best == before:
+                break
+        tell(self.steps)
+        return best
+
+    def _directions(self) -> Iterator[Group]:
+        """The directions of a step: from where one stands to the settings that differ in one group."""
+        if len(self._boards) > 1:
+            yield lambda now: [replace(now, lexical=number) for number in range(len(self._boards))]
+        yield self._merges
+        if self._graph or self._threads:
+            yield self._surroundings
+        if self._graph:
+            yield _reaches
+        if self._dates:
+            yield lambda now: [replace(now, boost=strength) for strength in STRENGTHS]
+        for arm, name in enumerate(self.names):
+            if name in FLOORS:
+                yield partial(_floors, arm=arm, floors=FLOORS[name])
+
+    def _merges(self, now: Setting) -> list[Setting]:
+        modes: list[tuple[Mode, float]] = [("rrf", c) for c in dict.fromkeys((*CONSTANTS, now.c))]
+        modes += [("relative", now.c), ("convex", now.c), ("distribution", now.c)]
+        both = itertools.product(modes, simplex(len(self.names)))
+        return [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in both]
+
+    def _surroundings(self, now: Setting) -> list[Setting]:
+        """Spread and thread together: both say what the company of a memory is worth."""
+        spreads = dict.fromkeys((*SPREADS, now.spread)) if self._graph else (now.spread,)
+        threads = dict.fromkeys((*THREADS, now.thread)) if self._threads else (now.thread,)
+        return [replace(now, spread=spread, thread=thread) for spread in spreads for thread in threads]
+
+
+def _lexical(setting: Setting) -> int:
+    return setting.lexical
+
+
+def _reaches(now: Setting) -> list[Setting]:
+    if now.spread <= 0:
+        return [now]
+    return [replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*REACHES, (now.hops, now.decay)))]
+
+
+def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:
+    return [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
+
+
+def _boards(
+    records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion, walks: Walks
+) -> list[tuple[Ints, Board]]:
+    """Boards of a few cases each, so that their columns stay in the cache of the processor, and which cases those are.
+
+    Cases of like size share a board: little of it is padding.
+    """
+    rows = [read_row(record, recipe, walks) for record in records]
+    order = np.array(sorted(range(len(rows)), key=lambda at: len(rows[at].keys)), dtype=np.int64)
+    boards = []
+    for start in range(0, len(order), CASES_A_BOARD):
+        chosen = order[start : start + CASES_A_BOARD]
+        mine = [(rows[at], records[at], cases[at]) for at in chosen.tolist()]
+        some, asked, judged = (list(part) for part in zip(*mine, strict=True))
+        columns = lay_columns(some, asked, judged, recipe=recipe)
+        boards.append((chosen, Board(columns, judged, recipe=recipe)))
+    return boards
+
+
+def simplex(arms: int) -> list[tuple[float, ...]]:
+    """Weights that sum to 1: steps of 1/20 for two arms, coarser for more."""
+    steps = {1: 1, 2: 20, 3: 10}.get(arms, 4)
+    parts = itertools.product(range(steps + 1), repeat=arms - 1)
+    return [tuple(n / steps for n in (*part, steps - sum(part))) for part in parts if sum(part) <= steps]

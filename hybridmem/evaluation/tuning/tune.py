@@ -1,0 +1,244 @@
+"""Settings from your own cases, and only when they hold on cases that were not used to find them.
+
+Each arm is asked once per case; after that a setting is only arithmetic on the recorded lists. The search climbs one
+group of settings after another (k1 with b, mode with weights and c, spread with the share of the thread, hops with
+decay, boost, floors) on some of the cases and is measured on the others with the real fusion, for every fold. When the
+bounds of that held-out gain do not exclude zero, or when flipping the signs of the gains at random does as well, the
+tuner refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridmem.core import validation
+from hybridmem.core.protocols import Progress
+from hybridmem.errors import ConfigError
+from hybridmem.evaluation.cases import Case, check_cases, judged_cases
+from hybridmem.evaluation.metrics import Interval, interval, sign_flip
+from hybridmem.evaluation.metrics import metric as find_metric
+from hybridmem.evaluation.recording import Curve, Recorded, curve_recorder, memory_curve
+from hybridmem.evaluation.tuning.search import Search
+from hybridmem.evaluation.tuning.settings import Setting, changes
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.recipes import recipe_to_dict, save_recipe
+
+__all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
+
+DEPTH = 100
+"""How many hits each arm of a memory is asked for, where its recipe does not say."""
+CURVES = tuple(
+    Curve(k1, b)
+    for k1, b in (
+        (0.6, 0.4),
+        (0.9, 0.25),
+        (0.9, 0.4),
+        (0.9, 0.75),
+        (1.2, 0.4),
+        (1.2, 0.75),
+        (1.6, 0.4),
+        (1.6, 0.75),
+        (2.0, 0.75),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found, and whether it holds. `recipe` is the one to use: the old one when refused."""
+
+    accepted: bool
+    recipe: Fusion
+    proposed: Fusion
+    metric: str
+    gain: Interval
+    """Held-out gain over the old recipe, with its bounds."""
+    chance: float
+    """How likely such a gain is when settings make no difference: the signs of the cases' gains flipped at random."""
+    before: float
+    after: float
+    """Held-out means of the old and of the tuned recipe."""
+    arms: Mapping[str, float]
+    """What each arm reaches alone."""
+    curve: Curve | None
+    """BM25 constants of the proposal, where they were tuned."""
+    changes: tuple[str, ...]
+    settings: int
+    seconds: float
+    picks: tuple[Setting, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "accepted": self.accepted,
+            "metric": self.metric,
+            "gain": self.gain._asdict(),
+            "chance": self.chance,
+            "before": self.before,
+            "after": self.after,
+            "arms": dict(self.arms),
+            "changes": list(self.changes),
+            "curve": None if self.curve is None else self.curve._asdict(),
+            "settings": self.settings,
+            "seconds": self.seconds,
+            "recipe": recipe_to_dict(self.recipe),
+        }
+
+    def save(self, path: str | Path, /, *, force: bool = False) -> None:
+        """Write the tuned recipe for `HybridMemory(recipe=path)` and both `FusionRetriever`s; refused ones by force."""
+        if not self.accepted and not force:
+            raise ConfigError(f"refused: {self._gain()} is not significant; force=True writes the proposal anyway")
+        save_recipe(self.proposed, path)
+
+    def _gain(self) -> str:
+        return (
+            f"a held-out gain of {self.gain.mean:+.4f} [{self.gain.low:+.4f}, {self.gain.high:+.4f}] in {self.metric}"
+        )
+
+    def __str__(self) -> str:
+        verdict = f"{self._gain()} ({self.before:.4f} → {self.after:.4f})"
+        found = "the best found, not used:" if self.changes else "nothing better was found"
+        lines = [
+            f"accepted: {verdict}" if self.accepted else f"refused: {verdict} is not significant",
+            *([] if self.accepted else [f"  the recipe stays as it is; {found}"]),
+            *(f"  {change}" if self.accepted else f"    {change}" for change in self.changes),
+            *(f"  {name} alone: {value:.4f}" for name, value in self.arms.items()),
+            f"  {self.settings} settings tried in {self.seconds:.1f} s",
+        ]
+        best = max(self.arms, key=self.arms.__getitem__)
+        if self.arms[best] >= max(self.before, self.after):
+            lines.insert(1, f"  fusing does not beat its best arm here: {best} alone is as good")
+        return "\n".join(lines)
+
+
+def tune(
+    source: Any,
+    cases: Iterable[Case],
+    *,
+    recipe: Fusion | None = None,
+    metric: str = "ndcg@10",
+    folds: int = 5,
+    repeats: int = 2,
+    level: float = 0.998,
+    depth: int | None = None,
+    curves: Sequence[Curve] = CURVES,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Search for better settings on the user's cases; cross-validated, and refused when the gain is not significant.
+
+    `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
+    `depth` is how many hits each arm is asked for (of a memory: the recipe's own, or 100); a tuned recipe says it too.
+    `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
+    `level` is the confidence with which the held-out gain must exclude zero. It is strict, because even meaningless
+    labels reward a setting that prefers what is often right.
+    """
+    start = time.perf_counter()
+    judged = judged_cases(check_cases(cases))
+    _check(judged, folds, repeats, level, metric)
+    base, record, known = _recorder(source, recipe, depth, curves)
+    present: Fusion = recipe or source.recipe
+    told = _Told(progress, len(judged), folds * repeats + 1)
+    answers = [told.recorded(record(case)) for case in judged]
+    search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
+    gains, picks = _cross_validate(search, told, _folds(len(judged), folds, repeats, seed), len(judged))
+    gain = interval(gains / repeats, level=level, seed=seed, resamples=10_000)
+    best = search.climb(np.ones(len(judged), dtype=np.bool_), told.search(search.steps))
+    proposed = search.recipe(best)
+    chance = sign_flip(gains, seed=seed)
+    accepted = gain.low > 0.0 and chance <= (1.0 - level) / 2.0 and best != search.start
+    before = float(search.real(search.start).mean())
+    return Tuning(
+        accepted=accepted,
+        recipe=proposed if accepted else present,
+        proposed=present if best == search.start else proposed,
+        metric=metric,
+        gain=gain,
+        chance=chance,
+        before=before,
+        after=before + gain.mean,
+        arms={name: search.alone(arm) for arm, name in enumerate(search.names)},
+        curve=known[best.lexical] if known else None,
+        changes=tuple(changes(search.start, best, search.names, known)),
+        settings=search.tried,
+        seconds=time.perf_counter() - start,
+        picks=tuple(picks),
+    )
+
+
+def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
+    """Refuse what cannot be cross-validated before an arm is asked."""
+    validation.whole("folds", folds, "2 folds or more", low=2)
+    if len(judged) < 2 * folds:
+        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
+    validation.whole("repeats", repeats, "at least 1", low=1)
+    validation.number("level", level, "a confidence between 0 and 1, such as 0.998", low=0, above=True)
+    if level >= 1:
+        validation.refuse("level", level, "a confidence between 0 and 1, such as 0.998")
+    find_metric(name)
+
+
+def _cross_validate(
+    search: Search, told: _Told, folds: Iterable[NDArray[np.bool_]], cases: int
+) -> tuple[NDArray[np.float64], list[Setting]]:
+    """What each held-out case gains by the settings found on the others, summed over the repetitions."""
+    gains, picks = np.zeros(cases), []
+    for held in folds:
+        pick = search.climb(~held, told.search(search.steps))
+        picks.append(pick)
+        gains[held] += search.real(pick, held) - search.real(search.start, held)
+    return gains, picks
+
+
+def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[np.bool_]]:
+    """Which cases are held out: each case once in every repetition."""
+    rng = np.random.default_rng(seed)
+    for _ in range(repeats):
+        fold_of = rng.permutation(cases) % folds
+        yield from (fold_of == fold for fold in range(folds))
+
+
+def _recorder(
+    source: Any, recipe: Fusion | None, depth: int | None, curves: Sequence[Curve]
+) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
+    """The recipe to start from, and a recorder of an answer by each variant of the BM25 arm, the present one first."""
+    if not (hasattr(source, "search") and hasattr(source, "explain")):
+        if recipe is None or not callable(source):
+            raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
+        start = recipe if depth is None else replace(recipe, depth=depth)
+        return start, lambda case: [source(case)], []
+    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
+    asked = depth or start.depth or DEPTH
+    present = memory_curve(source)
+    known = [] if present is None else [present, *(curve for curve in curves if curve != present)]
+    return replace(start, depth=asked), curve_recorder(source, depth=asked, curves=[None, *known[1:]]), known
+
+
+class _Told:
+    """One count over everything: a step for each recorded case, then as many steps in all for the searches."""
+
+    def __init__(self, progress: Progress | None, cases: int, searches: int) -> None:
+        self._progress, self._cases, self._searches = progress, cases, searches
+        self._recorded = self._searched = 0
+
+    def recorded(self, answers: list[Recorded]) -> list[Recorded]:
+        self._recorded += 1
+        self._tell(0.0)
+        return answers
+
+    def search(self, steps: int) -> Callable[[int], None]:
+        """What one search tells its steps to."""
+        before = self._searched
+        self._searched += 1
+        return lambda step: self._tell((before + step / steps) / self._searches)
+
+    def _tell(self, searched: float) -> None:
+        if self._progress is not None:
+            self._progress(self._recorded + round(searched * self._cases), 2 * self._cases)

@@ -1,0 +1,331 @@
+"""A board on which a whole set of questions is fused at once, so that a search can try thousands of settings.
+
+```
+share  = what the mode makes of an arm's scores       F = Σ wᵢ · shareᵢ
+spread : F + λ · max over seeds of (F_seed · path) + τ · best of the thread        dedup: the best of each source
+boost  : F · (1 + s · freshness)       substance, dated: as in the stages
+place  = 1 + how many stand above      figure = recall@k, mrr@k, ndcg@k or hit@k of the places
+```
+
+Nothing is sorted: a figure needs the places of the relevant candidates, and these are counted. What does not depend on
+the value being turned is kept: the shares while weights move, what seeds bring while strengths move. `Fusion.run`
+defines the result: a property test holds the two together, and what a search finds here is measured again with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridmem.evaluation.cases import Case
+from hybridmem.evaluation.metrics import metric
+from hybridmem.evaluation.tuning.candidates import Bools, Columns, Floats, Ints
+from hybridmem.evaluation.tuning.settings import Setting
+from hybridmem.fusion.recipe import Fusion, Mode
+from hybridmem.fusion.stages import QualityGate, Spread
+
+__all__ = ["NORMALISERS", "Board"]
+
+
+def _relative(raw: Floats, within: Bools) -> Floats:
+    low = np.where(within, raw, np.inf).min(axis=2, keepdims=True)
+    high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
+    spans = high > low
+    return np.where(spans, (raw - np.where(spans, low, 0.0)) / np.where(spans, high - low, 1.0), 1.0)
+
+
+def _distribution(raw: Floats, within: Bools) -> Floats:
+    size = np.maximum(within.sum(axis=2, keepdims=True), 1)
+    mean = np.where(within, raw, 0.0).sum(axis=2, keepdims=True) / size
+    sigma = np.sqrt((np.where(within, raw - mean, 0.0) ** 2).sum(axis=2, keepdims=True) / size)
+    placed = np.clip((raw - mean + 3.0 * sigma) / np.where(sigma > 0, 6.0 * sigma, 1.0), 0.0, 1.0)
+    return np.where(sigma > 0, placed, 1.0)
+
+
+def _convex(raw: Floats, within: Bools) -> Floats:
+    high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
+    return np.where(high > 0, np.maximum(raw / np.where(high > 0, high, 1.0), 0.0), 0.0)
+
+
+NORMALISERS: dict[str, Callable[[Floats, Bools], Floats]] = {
+    "relative": _relative,
+    "distribution": _distribution,
+    "convex": _convex,
+}
+
+
+Floors = tuple[float | None, ...]
+
+
+class _Gated(NamedTuple):
+    """What passes in each arm, and who is a candidate then, with their words and number a case."""
+
+    listed: Bools
+    alive: Bools
+    words: Floats
+    number: Floats
+
+
+class _Shares(NamedTuple):
+    """Each arm's normalised scores (for RRF: c + rank), and who is a candidate, with their words and number a case."""
+
+    shares: Floats
+    alive: Bools
+    words: Floats
+    number: Floats
+
+
+class _Merged(NamedTuple):
+    """One merge: its scores (0 for what is no candidate), and what they came from."""
+
+    scores: Floats
+    shares: _Shares
+
+
+class _Joined(NamedTuple):
+    """A merge with what its seeds bring, who is a result then, and what each is worth for its length."""
+
+    incoming: Floats
+    alive: Bools
+    substance: Floats | None
+
+
+class Board:
+    """Columns, a recipe and the right answers: `figures(setting, "ndcg@10")` gives one number a case."""
+
+    def __init__(self, columns: Columns, cases: Sequence[Case], *, recipe: Fusion) -> None:
+        self.columns = columns
+        self.recipe = recipe
+        self._listed = columns.listed
+        self._seed_count = (recipe.spread or Spread()).seeds
+        self._anywhere = np.flatnonzero(self._listed.any(axis=0))
+        self._threads, self._thread_count = _tables(columns.threads)
+        self._thread_of_listed = self._threads.ravel()[self._anywhere]
+        self._row = np.repeat(np.arange(len(columns.keys)), columns.fresh.shape[1])
+        self._sources = _repeated(columns.sources) if recipe.dedup is not None else None
+        self._dated = np.flatnonzero(columns.dated.any(axis=1))
+        self._read_answers(cases)
+        self._best = lru_cache(maxsize=8)(self._compute_best)
+        self._gated = lru_cache(maxsize=4)(self._compute_gated)
+        self._shares = lru_cache(maxsize=4)(self._compute_shares)
+        self._merged = lru_cache(maxsize=2)(self._compute_merged)
+        self._heard = lru_cache(maxsize=2)(self._compute_heard)
+        self._joined = lru_cache(maxsize=2)(self._compute_joined)
+        self._worth = lru_cache(maxsize=16)(columns.edges.values)
+        self._boosted = lru_cache(maxsize=4)(lambda strength: 1.0 + strength * columns.fresh)
+
+    def _read_answers(self, cases: Sequence[Case]) -> None:
+        """Where the relevant candidates stand, and the grades of all relevant ones."""
+        found = []
+        for row, (case, keys) in enumerate(zip(cases, self.columns.keys, strict=True)):
+            wanted = {key: grade for key, grade in case.relevant.items() if grade > 0}
+            found += [(row, at, wanted[key]) for at, key in enumerate(keys) if key in wanted]
+        table = np.array(found, dtype=np.float64).reshape(-1, 3)
+        self._case, self._column, self._grade = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+        self._relevant = [sorted((g for g in case.relevant.values() if g > 0), reverse=True) for case in cases]
+
+    # --- figures
+
+    def figures(self, setting: Setting, name: str) -> Floats:
+        """The metric of each case under a setting."""
+        places = self.places(setting)
+        kind, k = name.partition("@")[0], metric(name)[1]
+        inside = places <= k
+        if kind in ("recall", "ndcg"):
+            gains = (
+                inside.astype(np.float64)
+                if kind == "recall"
+                else np.where(inside, self._grade / np.log2(places + 1.0), 0.0)
+            )
+            return np.bincount(self._case, weights=gains, minlength=len(self._relevant)) / self._best(kind, k)
+        first = np.zeros(len(self._relevant))
+        np.maximum.at(first, self._case, np.where(inside, 1.0 / places if kind == "mrr" else 1.0, 0.0))
+        return first
+
+    def _compute_best(self, kind: str, k: int) -> Floats:
+        """What the best order possible would gain."""
+        if kind == "recall":
+            return np.array([float(max(1, len(grades))) for grades in self._relevant])
+        ideal = [sum(g / np.log2(r + 2.0) for r, g in enumerate(grades[:k])) for grades in self._relevant]
+        return np.array([value or 1.0 for value in ideal])
+
+    def places(self, setting: Setting) -> Floats:
+        """Where each relevant candidate stands, from 1; infinity when it is not a result."""
+        scores = self.scores(setting)
+        rows, own = scores[self._case], scores[self._case, self._column]
+        above = np.add.reduce(rows > own[:, None], axis=1, dtype=np.int32)
+        equal = np.add.reduce(rows >= own[:, None], axis=1, dtype=np.int32) - above
+        for tied in np.flatnonzero((equal > 1) & np.isfinite(own)).tolist():  # of equals the one that stands first
+            above[tied] += int((rows[tied, : self._column[tied]] == own[tied]).sum())
+        return np.where(np.isfinite(own), above + 1.0, np.inf)
+
+    # --- the path of a fusion
+
+    def scores(self, setting: Setting) -> Floats:
+        """Every candidate's final score under a setting; -infinity for what is no result."""
+        merge = (setting.mode, setting.c, setting.weights, setting.floors)
+        merged = self._merged(*merge)
+        spreads = setting.spread > 0 and len(self.columns.edges) > 0
+        joined = self._joined(merge, setting.hops if spreads else 0, setting.decay)
+        total = merged.scores
+        if spreads:
+            total = total + setting.spread * joined.incoming
+        if setting.thread:
+            total = total + (setting.thread * self._heard(merge))[self._threads]
+        alive = joined.alive
+        if self._sources is not None:
+            alive = self._kept(np.where(alive, total, -np.inf)) & alive
+            joined = joined._replace(substance=self._substance(*self._lengths(alive)))
+        if setting.boost > 0:
+            total = total * self._boosted(setting.boost)
+        if joined.substance is not None:
+            total = total * joined.substance
+        if self.recipe.dated is not None and len(self._dated):
+            total = total.copy() if total is merged.scores else total
+            self._add_dated(total, alive, self.recipe.dated.strength)
+        return np.where(alive, total, -np.inf)
+
+    def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Merged:
+        shares = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
+        parts = [
+            weight / share if mode == "rrf" else weight * share
+            for weight, share in zip(weights, shares.shares, strict=True)
+            if weight > 0
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return _Merged(total, shares)
+
+    def _compute_heard(self, merge: Any) -> Floats:
+        """The best score of each thread."""
+        heard = np.zeros(self._thread_count)
+        np.maximum.at(heard, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
+        return heard
+
+    def _compute_joined(self, merge: Any, hops: int, decay: float) -> _Joined:
+        """What the best seeds of each case bring to others; no hops, no seeds."""
+        merged = self._merged(*merge)
+        _, alive, words, number = merged.shares
+        incoming = merged.scores
+        if hops:
+            edges = self.columns.edges
+            seeds = merged.scores.ravel()[self.columns.seeds]
+            passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
+            incoming = np.zeros(merged.scores.shape)
+            np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._worth(hops, decay))
+            new = np.flatnonzero((incoming > 0.0) > alive)
+            alive = alive.copy()
+            alive.ravel()[new] = True
+            words = words + np.bincount(self._row[new], self.columns.words.ravel()[new], len(words))
+            number = number + np.bincount(self._row[new], minlength=len(number))
+        return _Joined(incoming, alive, None if self._sources is not None else self._substance(words, number))
+
+    def _substance(self, words: Floats, number: Floats) -> Floats | None:
+        """The factor of each candidate, from the number of words and of candidates of each case."""
+        substance = self.recipe.substance
+        if substance is None:
+            return None
+        enough = np.maximum(np.minimum(float(substance.words), words / np.maximum(number, 1.0)), 1e-12)[:, None]
+        factor = np.minimum(self.columns.words, enough)
+        factor *= substance.strength / enough
+        factor += 1.0 - substance.strength
+        return factor
+
+    def _add_dated(self, total: Floats, alive: Bools, strength: float) -> None:
+        rows = self._dated
+        best = np.where(alive[rows], total[rows], 0.0).max(axis=1, keepdims=True)
+        total[rows] += strength * best * self.columns.dated[rows]
+
+    def _kept(self, scores: Floats) -> Bools:
+        """Where each source's best stand, as many as may; what has no source, or one of its own, is always kept."""
+        order, group, count = self._sources or (np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+        kept = np.ones(scores.size, dtype=np.bool_)
+        kept[order] = False
+        left = scores.ravel()[order]
+        for _ in range(1 if self.recipe.dedup is None else self.recipe.dedup.max_per_source):
+            best = np.full(count, -np.inf)
+            np.maximum.at(best, group, left)
+            at = np.flatnonzero((left == best[group]) & np.isfinite(left))
+            first = at[np.unique(group[at], return_index=True)[1]]  # of equals the one that stands first
+            kept[order[first]] = True
+            left[first] = -np.inf
+        return kept.reshape(scores.shape)
+
+    # --- gate and shares
+
+    def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> _Shares:
+        """Gate, complete, normalise."""
+        listed, alive, words, number = self._gated(floors, active)
+        if mode == "rrf":
+            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, words, number)
+        raw, within = self.columns.raw, listed
+        if self.recipe.complete:
+            within = listed | (alive[None] & np.isfinite(raw) & np.array(active)[:, None, None])
+        share = NORMALISERS[mode](raw, within)
+        if self.recipe.smooth:
+            size = within.sum(axis=2, keepdims=True)
+            share = (1.0 + size * share) / (1.0 + size)
+        return _Shares(np.where(within, share, 0.0), alive, words, number)
+
+    def _compute_gated(self, floors: Floors, active: tuple[bool, ...]) -> _Gated:
+        listed = self._gate(self._listed & np.array(active)[:, None, None], floors)
+        alive = np.asarray(listed.any(axis=0))
+        return _Gated(listed, alive, *self._lengths(alive))
+
+    def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
+        """How many words the candidates of each case have, and how many candidates there are."""
+        return np.where(alive, self.columns.words, 0.0).sum(axis=1), alive.sum(axis=1).astype(np.float64)
+
+    def _gate(self, heard: Bools, floors: Floors) -> Bools:
+        gate = self.recipe.gate or QualityGate()
+        if gate.relative is None and all(floor is None for floor in floors):
+            return heard
+        raw = np.where(heard, self.columns.raw, -np.inf)
+        best = raw.max(axis=2)
+        bounds = np.full(best.shape, -np.inf)
+        for arm, (name, floor) in enumerate(zip(self.columns.names, floors, strict=True)):
+            used = replace(gate, floor=floor)
+            bounds[arm] = [used.bound(name, top) if np.isfinite(top) else 0.0 for top in best[arm]]
+        kept: Bools = heard & (raw >= bounds[:, :, None])
+        for row in np.flatnonzero(~kept.any(axis=(0, 2)) & heard.any(axis=(0, 2))):
+            arms = [arm for arm in range(len(heard)) if heard[arm, row].any()]
+            chosen = [arm for arm in arms if gate.fallback in ("first", self.columns.names[arm])][:1]
+            kept[chosen, row] = heard[chosen, row]
+        return kept
+
+
+def _top(scores: Floats, count: int) -> Bools:
+    """The best `count` of each row that are above 0; of equals the one that stands first."""
+    if count >= scores.shape[1]:
+        return np.asarray(scores > 0.0)
+    lowest = np.partition(scores, -count, axis=1)[:, -count][:, None]
+    top = np.asarray((scores >= lowest) & (scores > 0.0))
+    for row in np.flatnonzero(np.add.reduce(top, axis=1, dtype=np.int32) > count):
+        top[row] = False
+        top[row, np.argsort(-scores[row], kind="stable")[:count]] = True
+    return top
+
+
+def _tables(threads: Ints) -> tuple[Ints, int]:
+    """Each candidate's place in a table of threads, and how many places there are; without a thread, one of its own."""
+    alone = np.flatnonzero(threads < 0)
+    known, places = np.unique(threads, return_inverse=True)
+    places = places.reshape(-1).astype(np.int64)
+    places[alone] = len(known) + np.arange(len(alone))
+    return places.reshape(threads.shape), len(known) + len(alone)
+
+
+def _repeated(sources: Ints) -> tuple[Ints, Ints, int] | None:
+    """Flat positions of candidates whose source has several, in order, the number of each one's source, and of all."""
+    flat = sources.ravel()
+    named = np.flatnonzero(flat >= 0)
+    _, group, sizes = np.unique(flat[named], return_inverse=True, return_counts=True)
+    several = sizes[group] > 1
+    if not several.any():
+        return None
+    return named[several], group[several].astype(np.int64), len(sizes)

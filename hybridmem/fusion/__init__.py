@@ -1,0 +1,1 @@
+"""Fusion recipes: ranked lists in, one explained ranking out."""

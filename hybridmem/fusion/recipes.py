@@ -1,0 +1,160 @@
+"""Recipes by name and on file: what `recipe="default"`, `recipe="competition"` and `recipe="my.json"` mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hybridmem.core import validation
+from hybridmem.errors import ConfigError
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages import (
+    Competition,
+    Conflicts,
+    Diversity,
+    HalfLife,
+    NamedDate,
+    Pack,
+    QualityGate,
+    SourceDedup,
+    Spread,
+    Substance,
+)
+
+__all__ = ["RECIPES", "load_recipe", "recipe_from_dict", "recipe_to_dict", "save_recipe"]
+
+FORMAT = 1
+_SLOTS: dict[str, tuple[type[Any], ...]] = {
+    "gate": (QualityGate,),
+    "spread": (Spread,),
+    "dedup": (SourceDedup,),
+    "boost": (HalfLife, Competition),
+    "substance": (Substance,),
+    "dated": (NamedDate,),
+    "conflicts": (Conflicts,),
+    "diversity": (Diversity,),
+    "pack": (Pack,),
+}
+
+_DEFAULT = Fusion(
+    mode="relative",
+    weights={"bm25": 0.5, "vector": 0.5},
+    depth=100,
+    complete=True,
+    smooth=True,
+    gate=QualityGate(floor={"vector": 0.2}),
+    spread=Spread(strength=0.6, seeds=20, thread=0.6),
+    dedup=SourceDedup(),
+    boost=HalfLife(strength=0.05),
+    substance=Substance(strength=0.4, words=30),
+    dated=NamedDate(strength=0.2),
+)
+"""Found on the tuning halves of the evaluation sets; docs/quality.md shows what each part is worth."""
+
+RECIPES: dict[str, Fusion] = {
+    "rrf": Fusion(),
+    "default": _DEFAULT,
+    "competition": replace(_DEFAULT, boost=Competition(), substance=None, dated=None, conflicts=Conflicts()),
+}
+
+
+def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
+    """A recipe from its name, a file written by `save_recipe` or `hybridmem tune`, a dict, or as it is."""
+    if isinstance(recipe, Fusion):
+        return recipe
+    if isinstance(recipe, Mapping):
+        return recipe_from_dict(recipe)
+    if isinstance(recipe, str) and recipe in RECIPES:
+        return RECIPES[recipe]
+    named = ", ".join(map(repr, RECIPES))
+    if not isinstance(recipe, str | Path):
+        raise ConfigError(f"recipe = {recipe!r} is not allowed: a Fusion, a dict, a file, or one of {named}")
+    path = Path(recipe)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"recipe {str(recipe)!r} is neither a file nor a name: the names are {named}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object")
+    return recipe_from_dict(data)
+
+
+def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
+    """Write a recipe as JSON, to be read by `HybridMemory(recipe=path)` and both `FusionRetriever`s."""
+    text = json.dumps(recipe_to_dict(recipe), indent=2) + "\n"
+    place = validation.file_path("path", path, "the name of a file")
+    try:
+        Path(place).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"recipe file {place!r} cannot be written: {error}") from error
+
+
+def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
+    """The recipe as JSON-ready data; a recipe that holds functions (rerank, extra stages) cannot be written down."""
+    if not isinstance(recipe, Fusion):
+        validation.refuse("recipe", recipe, "a Fusion(…)")
+    for slot in ("rerank", "extra"):
+        if getattr(recipe, slot):
+            raise ConfigError(f"the recipe's {slot!r} slot holds a function, which a file cannot: set it in code")
+    data: dict[str, Any] = {"hybridmem": FORMAT}
+    for item in fields(recipe):
+        value = getattr(recipe, item.name)
+        if not item.init or item.name in ("rerank", "extra") or value == item.default:
+            continue
+        data[item.name] = _stage_to_dict(item.name, value) if is_dataclass(value) else _plain(value)
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _stage_to_dict(slot: str, stage: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": type(stage).__name__} if len(_SLOTS[slot]) > 1 else {}
+    for item in fields(stage):
+        value = getattr(stage, item.name)
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        if value == default:
+            continue
+        if callable(value):
+            raise ConfigError(f"{slot}.{item.name} is a function, which a file cannot hold: set it in code")
+        data[item.name] = _plain(value)
+    return data
+
+
+def recipe_from_dict(data: Mapping[str, Any], /) -> Fusion:
+    """A recipe from the data of `recipe_to_dict`; unknown names are refused with the known ones."""
+    given = dict(data)
+    version = given.pop("hybridmem", FORMAT)
+    if version != FORMAT:
+        raise ConfigError(f"recipe format {version!r} is not known: this version reads {FORMAT}")
+    known = [item.name for item in fields(Fusion) if item.init and item.name not in ("rerank", "extra")]
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"recipe has an unknown slot {name!r}: the slots are {', '.join(known)}")
+    for slot in _SLOTS:
+        if isinstance(given.get(slot), Mapping):
+            given[slot] = _stage_from_dict(slot, given[slot])
+    if isinstance(given.get("weights"), list):
+        given["weights"] = tuple(given["weights"])
+    return Fusion(**given)
+
+
+def _stage_from_dict(slot: str, data: Mapping[str, Any]) -> Any:
+    kinds = {kind.__name__: kind for kind in _SLOTS[slot]}
+    given = dict(data)
+    name = given.pop("kind", next(iter(kinds)))
+    if name not in kinds:
+        raise ConfigError(f"{slot} kind {name!r} is not known: {', '.join(kinds)}")
+    allowed = [item.name for item in fields(kinds[name])]
+    for key in given:
+        if key not in allowed:
+            raise ConfigError(f"{slot} has an unknown setting {key!r}: the settings are {', '.join(allowed)}")
+    return kinds[name](**given)

@@ -1,0 +1,140 @@
+"""The last steps, on the top of the list: rerank, diversity, packing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridmem.core import validation
+from hybridmem.core.types import Context, Ranking
+from hybridmem.errors import ConfigError
+
+__all__ = ["Diversity", "Pack", "Rerank"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerank:
+    """Order the top by a cross-encoder, or any `(query, texts) -> scores`; the rest follows as it was.
+
+    The scores of the top are dealt out again in the new order, so that the list still falls from first to last.
+    """
+
+    scorer: Callable[[str, list[str]], Sequence[float]]
+    top: int = 20
+
+    def __post_init__(self) -> None:
+        validation.function("rerank scorer", self.scorer, "a function (query, texts) -> scores")
+        validation.whole("rerank top", self.top, "from 1 up", low=1)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        head = min(self.top, len(ranking.keys))
+        if head == 0:
+            return ranking
+        texts = [str(text or "") for text in context.reader.column(ranking.items[:head], "text")]
+        given = [float(score) for score in self.scorer(context.query, texts)]
+        if len(given) != head or not all(map(math.isfinite, given)):
+            raise ConfigError(f"the reranker gave {given!r} for {head} texts: one finite score for each is needed")
+        order = sorted(range(head), key=given.__getitem__, reverse=True)
+        if context.trace is not None:
+            for place, i in enumerate(order, start=1):
+                context.trace.say("rerank", ranking.keys[i], f"scored {given[i]:.4g}: #{i + 1} → #{place}")
+        keys, items, scores = ranking
+        return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], list(scores))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diversity:
+    """Maximal marginal relevance: next is the best of λ · relevance − (1 − λ) · likeness to what is chosen.
+
+    Relevance is score / best score; likeness is the cosine of the items' vectors, or the share of common words
+    where there are none. Only the `top` takes part.
+    """
+
+    balance: float = 0.5
+    """λ: 1 is relevance alone, 0 is variety alone."""
+    top: int = 50
+
+    def __post_init__(self) -> None:
+        validation.number("diversity balance", self.balance, "from 0 to 1", low=0, high=1)
+        validation.whole("diversity top", self.top, "from 1 up", low=1)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        head = min(self.top, len(ranking.keys))
+        if head == 0:
+            return ranking
+        best = max(ranking.scores[:head])
+        relevance = [score / best if best > 0 else 0.0 for score in ranking.scores[:head]]
+        like = _likeness(ranking.items[:head], context)
+        left = list(range(head))
+        nearest = [0.0] * head
+        order: list[int] = []
+        while left:
+            chosen = max(left, key=lambda i: (self.balance * relevance[i] - (1 - self.balance) * nearest[i], -i))
+            left.remove(chosen)
+            if context.trace is not None and chosen != len(order):
+                moved = f"#{chosen + 1} → #{len(order) + 1}"
+                context.trace.say("diversity", ranking.keys[chosen], f"{moved}, {nearest[chosen]:.2f} like one above")
+            order.append(chosen)
+            for i in left:
+                near = like(chosen, i)
+                nearest[i] = max(nearest[i], near) if len(order) > 1 else near  # a likeness may be negative
+        keys, items, scores = ranking
+        shown: list[float] = []
+        for score in [scores[i] for i in order] + scores[head:]:
+            shown.append(min(score, shown[-1]) if shown else score)
+        return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], shown)
+
+
+def _likeness(items: Sequence[Any], context: Context) -> Callable[[int, int], float]:
+    vectors = context.reader.column(items, "vector")
+    if all(vector is not None for vector in vectors):
+        return lambda i, j: _cosine(vectors[i], vectors[j])
+    words = [set(str(text or "").casefold().split()) for text in context.reader.column(items, "text")]
+    return lambda i, j: len(words[i] & words[j]) / (len(words[i] | words[j]) or 1)
+
+
+def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    dot = math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+    norm = math.sqrt(math.fsum(float(x) ** 2 for x in a) * math.fsum(float(y) ** 2 for y in b))
+    return dot / norm if norm else 0.0
+
+
+def count_tokens(text: str) -> int:
+    """A quarter of the characters, rounded up: near enough to pack a prompt without a tokeniser."""
+    return -(-len(text) // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Cut to k results or to a token budget, whichever comes first; what does not fit is passed over."""
+
+    tokens: int | None = None
+    counter: Callable[[str], int] = count_tokens
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None:
+            validation.whole("tokens", self.tokens, "a budget from 1 up, or None", low=1)
+        validation.function("pack counter", self.counter, "a function from a text to its number of tokens")
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        keys, items, scores = ranking
+        k = len(keys) if context.k is None else context.k
+        trace = context.trace
+        if self.tokens is None:
+            if trace is not None:
+                for place, key in enumerate(keys[k:], start=k + 1):
+                    trace.drop("pack", key, f"rank {place} of k={k}")
+            return ranking if k >= len(keys) else Ranking(keys[:k], items[:k], scores[:k])
+        left = self.tokens
+        keep: list[int] = []
+        for i, text in enumerate(context.reader.column(items, "text")):
+            need = self.counter(str(text or ""))
+            if len(keep) < k and need <= left:
+                keep.append(i)
+                left -= need
+            elif trace is not None:
+                full = f"rank {i + 1} of k={k}" if len(keep) >= k else f"{need} tokens > {left} left of {self.tokens}"
+                trace.drop("pack", keys[i], full)
+        return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])

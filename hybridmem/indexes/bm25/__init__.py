@@ -1,0 +1,1 @@
+"""Exact, live BM25."""

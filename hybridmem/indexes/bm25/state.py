@@ -1,0 +1,235 @@
+"""What a BM25 index is at one moment: a value that readers take hold of while writers make the next one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridmem.indexes.bm25.postings import Floats, Rows, Segment, build
+
+__all__ = ["Deaths", "Selection", "Selections", "State", "Tail", "Vocabulary", "grown", "units"]
+
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows of a set of ids, as of `size` rows: ascending, some of them perhaps dead by now."""
+
+    allowed: Set[str]
+    rows: Rows
+    size: int
+    epoch: int
+
+    @classmethod
+    def of(cls, allowed: Set[str], where: Mapping[str, int], state: State, /) -> Selection:
+        """Look up the smaller side in the larger one."""
+        if len(allowed) <= len(where):
+            found = [where[name] for name in allowed if name in where]
+        else:
+            found = [row for name, row in where.items() if name in allowed]
+        return cls(allowed, np.sort(np.array(found, np.int32)), state.size, state.epoch)
+
+    def extended(self, state: State, /) -> Selection:
+        """With the rows that came since."""
+        if state.size == self.size:
+            return self
+        new = [row for row in range(self.size, state.size) if state.ids[row] in self.allowed]
+        rows = np.concatenate((self.rows, np.array(new, np.int32))) if new else self.rows
+        return Selection(self.allowed, rows, state.size, self.epoch)
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """True for each of the rows."""
+        mask = np.zeros(self.size, bool)
+        mask[self.rows] = True
+        return mask
+
+    def fit(self, alive: npt.NDArray[np.bool_] | None, /) -> npt.NDArray[np.bool_]:
+        """True for each of the rows that is alive."""
+        return self.mask if alive is None else self.mask & alive[: self.size]
+
+    def is_few(self, postings: int, terms: int, /) -> bool:
+        """Whether looking these rows up in each term's list is cheaper than walking the lists."""
+        return len(self.rows) * terms * 8 < postings
+
+
+class Selections:
+    """The last few selections. Only frozen sets are remembered: another set may have changed since."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Selection] = {}
+
+    def get(self, allowed: Set[str], /) -> Selection | None:
+        """The selection of this very set."""
+        found = self._kept.get(id(allowed))
+        return found if found is not None and found.allowed is allowed else None
+
+    def keep(self, allowed: Set[str], selection: Selection, /) -> None:
+        """Remember it, forgetting the oldest."""
+        if not isinstance(allowed, frozenset) or self._kept.get(id(allowed)) is selection:
+            return
+        kept = dict(list(self._kept.items())[-_KEPT + 1 :])
+        kept[id(allowed)] = selection
+        self._kept = kept  # swapped whole: readers need no lock
+
+
+_UNIT = 1 << 40
+"""Lengths are added up as whole numbers of 2⁻⁴⁰, so that the average does not depend on the order of writes."""
+
+
+class Vocabulary(dict[str, int]):
+    """Term → number; an unseen term gets the next one. It only grows, so that readers need no lock."""
+
+    def __missing__(self, term: str) -> int:
+        number = self[term] = len(self)
+        return number
+
+
+class Tail:
+    """The newest rows, not yet in a segment. Lists only grow: a reader stops at the rows its state knows."""
+
+    __slots__ = ("postings", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.postings: dict[int, tuple[list[int], list[float]]] = {}
+
+    def add(self, row: int, frequencies: Mapping[int, float], /) -> None:
+        """Append one row."""
+        for term, frequency in frequencies.items():
+            found = self.postings.get(term)
+            if found is None:
+                self.postings[term] = [row], [frequency]
+            else:
+                found[1].append(frequency)  # before the row: a reader that sees the row finds its frequency
+                found[0].append(row)
+
+    def cut(self, size: int, /) -> Tail:
+        """A tail of only the rows below `size`: what was there before a write that failed half-way."""
+        tail = Tail(self.start)
+        for term, (rows, frequencies) in self.postings.items():
+            count = bisect_left(rows, size)
+            if count:
+                tail.postings[term] = rows[:count], frequencies[:count]
+        return tail
+
+    def find(self, wanted: Sequence[int], size: int, /) -> tuple[list[list[int]], list[list[float]]]:
+        """Of each wanted term: its rows below `size`, and their frequencies."""
+        rows: list[list[int]] = []
+        frequencies: list[list[float]] = []
+        for term in wanted:
+            found = self.postings.get(term, _NOTHING)
+            count = bisect_left(found[0], size)
+            rows.append(found[0][:count])
+            frequencies.append(found[1][:count])
+        return rows, frequencies
+
+    def to_segment(self, size: int, lengths: Floats, /) -> Segment:
+        """The same postings as a segment."""
+        terms: list[int] = []
+        rows: list[int] = []
+        weights: list[float] = []
+        for term, (found, frequencies) in self.postings.items():
+            count = bisect_left(found, size)
+            terms.extend([term] * count)
+            rows.extend(found[:count])
+            weights.extend(frequencies[:count])
+        return build(np.array(terms, np.int64), np.array(rows, np.int64), np.array(weights), lengths)
+
+
+_NOTHING: tuple[list[int], list[float]] = ([], [])
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Which rows are still alive, and (found out on demand) how many of a term's rows are.
+
+    Counts are kept from one state to the next: they hold for the time before the rows `since` died.
+    """
+
+    alive: npt.NDArray[np.bool_]
+    since: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def after(self, gone: list[int], size: int, /) -> Deaths:
+        """With these rows dead too, and room for `size` rows."""
+        alive = np.ones(size, bool)
+        alive[: len(self.alive)] = self.alive
+        alive[gone] = False
+        since = np.sort(np.append(self.since, np.array(gone, np.int32)))
+        return Deaths(alive, since, self.counts) if len(since) <= _RECENT else Deaths(alive)
+
+    def count(self, segment: Segment, term: int, low: int, high: int, /) -> int:
+        """How many of a term's rows in a segment are alive."""
+        rows = segment.rows[low:high]
+        places = rows.searchsorted(self.since)
+        places[places == len(rows)] = 0
+        lost = int(np.count_nonzero(rows[places] == self.since))
+        before = self.counts.get((segment.key, term))
+        if before is None:
+            before = int(np.count_nonzero(self.alive[rows])) + lost
+            self.counts[segment.key, term] = before
+        return before - lost
+
+
+_RECENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One moment of the index. Arrays may be longer than `size`: what lies beyond belongs to later states."""
+
+    ids: list[str]
+    size: int
+    lengths: Floats
+    stamps: Floats
+    deaths: Deaths | None
+    count: int
+    total: int
+    vocabulary: Vocabulary
+    segments: tuple[Segment, ...]
+    tail: Tail
+    watermark: int = 0
+    epoch: int = 0
+    """Rows keep their number within an epoch; throwing out many dead rows begins a new one."""
+
+    @classmethod
+    def empty(cls, *, epoch: int = 0) -> State:
+        """A state without rows."""
+        return cls([], 0, np.zeros(16), np.zeros(16), None, 0, 0, Vocabulary(), (), Tail(0), epoch=epoch)
+
+    @property
+    def average(self) -> float:
+        """The mean length (avgdl) of the living rows; 0 when there are none."""
+        return self.total / _UNIT / self.count if self.count else 0.0
+
+    def without(self, rows: Iterable[int], /) -> State:
+        """The next state, in which these (living) rows are dead."""
+        gone = list(rows)
+        if not gone:
+            return self
+        deaths = (self.deaths or Deaths(np.zeros(0, bool))).after(gone, len(self.lengths))
+        total = self.total - units(self.lengths[gone])
+        return replace(self, deaths=deaths, count=self.count - len(gone), total=total)
+
+
+def units(lengths: Floats, /) -> int:
+    """The sum of lengths as a whole number of 2⁻⁴⁰."""
+    whole = np.floor(lengths)
+    rest = np.rint((lengths - whole) * _UNIT).astype(np.int64)
+    return int(whole.sum()) * _UNIT + int(rest.sum())
+
+
+def grown(array: Floats, size: int, /) -> Floats:
+    """The array with room for `size` items: itself, or a copy of twice the length."""
+    if size <= len(array):
+        return array
+    larger = np.zeros(max(size, 2 * len(array)))
+    larger[: len(array)] = array
+    return larger

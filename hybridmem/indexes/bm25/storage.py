@@ -1,0 +1,103 @@
+"""A BM25 index as bytes, and in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hybridmem.errors import ConfigError, CorruptStoreError
+from hybridmem.indexes.arrays import Array, from_bytes, pack_texts, to_bytes, unpack_texts
+from hybridmem.indexes.bm25.documents import AnyAnalyzer
+from hybridmem.indexes.bm25.postings import Segment
+from hybridmem.indexes.bm25.state import Deaths, State, Tail, Vocabulary, grown
+from hybridmem.text.analyzer import Analyzer
+
+__all__ = ["analyzer_settings", "checked_analyzer", "pack", "unpack", "write_file"]
+
+_MAGIC = b"hybridmem bm25 2\n"
+_ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
+
+
+def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
+    """The state (its tail already in segments) and what is needed to read it again."""
+    columns: dict[str, Array] = {
+        "lengths": state.lengths[: state.size],
+        "stamps": state.stamps[: state.size],
+    }
+    if state.deaths is not None:
+        columns["alive"] = state.deaths.alive[: state.size]
+    columns |= pack_texts("ids", state.ids[: state.size]) | pack_texts("vocabulary", list(state.vocabulary))
+    for i, segment in enumerate(state.segments):
+        columns.update({f"{i}.{name}": getattr(segment, name) for name in _ARRAYS})
+    head = {
+        "settings": settings,
+        "watermark": state.watermark,
+        "count": state.count,
+        "total": str(state.total),
+        "segments": len(state.segments),
+    }
+    return to_bytes(_MAGIC, head, columns)
+
+
+def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
+    """What `pack` wrote, or CorruptStoreError: never a part of it."""
+    head, columns = from_bytes(_MAGIC, data, what="BM25 index")
+    deaths = Deaths(columns["alive"].copy()) if "alive" in columns else None
+    ids, terms = unpack_texts("ids", columns), unpack_texts("vocabulary", columns)
+    size = len(ids)
+    segments = tuple(
+        Segment(**{name: columns[f"{i}.{name}"].copy() for name in _ARRAYS}) for i in range(head["segments"])
+    )
+    state = State(
+        ids=ids,
+        size=size,
+        lengths=grown(columns["lengths"].copy(), max(size, 16)),
+        stamps=grown(columns["stamps"].copy(), max(size, 16)),
+        deaths=deaths,
+        count=head["count"],
+        total=int(head["total"]),
+        vocabulary=Vocabulary(zip(terms, range(len(terms)), strict=True)),
+        segments=segments,
+        tail=Tail(size),
+        watermark=head["watermark"],
+    )
+    return state, head["settings"]
+
+
+def analyzer_settings(analyzer: AnyAnalyzer, /) -> dict[str, Any]:
+    """What is stored of an analyzer: its settings, or the name of the function it is."""
+    if isinstance(analyzer, Analyzer):
+        return analyzer.to_dict()
+    return {"custom": getattr(analyzer, "__qualname__", type(analyzer).__qualname__)}
+
+
+def checked_analyzer(stored: Mapping[str, Any], given: AnyAnalyzer | None, /) -> AnyAnalyzer:
+    """The analyzer of a stored index; ConfigError when the given one would make other terms."""
+    if given is None:
+        if "custom" in stored:
+            raise ConfigError(f"the index was made with the function {stored['custom']!r}: pass it as analyzer=")
+        try:
+            return Analyzer.from_dict(stored)
+        except ConfigError as error:
+            raise CorruptStoreError(f"the index is of another time and must be rebuilt: {error}") from error
+    if analyzer_settings(given) != stored:
+        raise ConfigError(f"the index was made with {stored}, not with {analyzer_settings(given)}: rebuild it")
+    return given
+
+
+def write_file(path: str | Path, data: bytes, /) -> None:
+    """Write a file so that readers and crashes see the old one or the new one, never a part."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Spreading activation over links, entities and threads."""

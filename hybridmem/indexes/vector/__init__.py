@@ -1,0 +1,1 @@
+"""Exact vector search in memory, and Chroma."""

@@ -1,0 +1,335 @@
+"""ChromaIndex: the vector index on chromadb, in a folder of this machine or on a server.
+
+The store is the truth and Chroma only follows it: how far it has come (the watermark) is kept in the collection itself
+and written after the vectors. So a crash between the two repeats a few changes, which does no harm, and a folder that
+was deleted, half-written or taken from another store is noticed on opening and filled again from the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from hashlib import blake2b
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from hybridmem.core import validation
+from hybridmem.core.forks import guard
+from hybridmem.core.protocols import Change
+from hybridmem.core.types import Hits
+from hybridmem.embedding.embedder import Vector, unit
+from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, StoreError
+from hybridmem.indexes.vector.matrix import Put, batch_of, cosines
+
+__all__ = ["HNSW", "ChromaIndex", "collection_name", "connect", "disconnect", "similarity_in", "translated"]
+
+_log = logging.getLogger(__name__)
+
+
+def similarity_in(collection: Any, /) -> Callable[[float], float]:
+    """How a collection's distances become cosines, for vectors of length 1: 1 − d, or 1 − d/2 where d is squared l2."""
+    raw = collection.configuration_json or {}  # `.configuration` would load, and warn about, an embedding function
+    space = (raw.get("hnsw") or raw.get("spann") or {}).get("space")
+    space = space or (collection.metadata or {}).get("hnsw:space") or "l2"
+    return (lambda distance: 1.0 - distance / 2.0) if space == "l2" else (lambda distance: 1.0 - distance)
+
+
+def connect(*, path: str | Path | None = None, host: str | None = None, port: int = 8000, ssl: bool = False) -> Any:
+    """A Chroma client: of a folder (made when missing, put aside when unreadable), or of a server. No telemetry."""
+    try:
+        import chromadb
+        from chromadb.config import Settings
+    except ImportError as error:
+        raise MissingExtraError("chroma", needs="chromadb") from error
+    settings = Settings(anonymized_telemetry=False)
+    if (path is None) == (host is None):
+        raise ConfigError(f"give either path= or host=, not path={path!r} and host={host!r}")
+    if host is not None:
+        try:
+            return chromadb.HttpClient(host=host, port=port, ssl=ssl, settings=settings)
+        except Exception as error:
+            raise StoreError(f"no Chroma server answers at {host}:{port}: {error}") from error
+    open_here = _systems()
+    shared = str(path) in open_here
+    try:
+        return chromadb.PersistentClient(str(path), settings)
+    except Exception as error:
+        if shared:  # the folder is in use by this very process: nothing is wrong with it
+            raise StoreError(f"the Chroma folder {path} cannot be opened: {error}") from error
+        aside = _put_aside(Path(str(path)), error)
+    open_here.pop(str(path), None)
+    _log.warning("the Chroma folder %s cannot be read; it was moved to %s and will be filled again", path, aside)
+    return chromadb.PersistentClient(str(path), settings)
+
+
+def disconnect(client: Any, /) -> None:
+    """Close a client; Chroma itself leaves the sockets to a server open."""
+    parts = (client, getattr(client, "_admin_client", None))
+    sessions = [getattr(getattr(part, "_server", None), "_session", None) for part in parts]
+    if hasattr(client, "close"):  # chromadb 1.0 has none yet
+        client.close()
+    for session in sessions:
+        if session is not None:
+            session.close()
+
+
+def _systems() -> dict[str, Any]:
+    """Chroma's own list of open folders. It keeps one that failed to open, and would fail on it for ever."""
+    from chromadb.api.shared_system_client import SharedSystemClient
+
+    return getattr(SharedSystemClient, "_identifier_to_system", {})
+
+
+def _put_aside(path: Path, error: Exception) -> Path:
+    """Move a damaged folder out of the way, rather than delete it: it may hold other collections."""
+    free = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 1000))
+    aside = next(candidate for candidate in free if not candidate.exists())
+    try:
+        return path.rename(aside)
+    except OSError:
+        raise StoreError(f"the Chroma folder {path} cannot be opened: {error}") from error
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Chroma's failures as ours, with the original as the cause."""
+    try:
+        yield
+    except (StoreError, EmbeddingError, ConfigError):
+        raise
+    except Exception as error:
+        kind = EmbeddingError if "dimension" in str(error) else StoreError
+        raise kind(f"Chroma could not {what}: {error}") from error
+
+
+_MARK, _COUNT, _WHO = "hybridmem:watermark", "hybridmem:count", "hybridmem:identity"
+HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
+_BATCH = 2000
+_PUSHED = 10_000  # more allowed ids than this are first sought among the best of all
+_PROBE = 2000
+_log = logging.getLogger(__name__)
+
+
+def collection_name(namespace: str, /) -> str:
+    """A legal collection name for any namespace.
+
+    >>> collection_name(""), collection_name("Ana's notes")
+    ('hybridmem', 'hybridmem-4d1c4a7f0d2f9d52')
+    """
+    return f"hybridmem-{blake2b(namespace.encode(), digest_size=8).hexdigest()}" if namespace else "hybridmem"
+
+
+class ChromaIndex:
+    """Approximate cosine search (HNSW) by Chroma, following the store like every other index.
+
+    `ChromaIndex(path="chroma")` or `ChromaIndex(host="127.0.0.1", port=8000)`, or over a collection you have.
+    `identity` names the store (and embedder) it follows: a collection of another one is emptied.
+    A batch is not atomic here: a reader may see a part of it for a moment.
+    """
+
+    def __init__(
+        self,
+        collection: Any = None,
+        *,
+        path: str | Path | None = None,
+        host: str | None = None,
+        port: int = 8000,
+        ssl: bool = False,
+        name: str = "hybridmem",
+        identity: str = "",
+    ) -> None:
+        self._lock = guard(RLock())
+        self._identity, self._name = identity, name
+        self._client = None if collection is not None else connect(path=path, host=host, port=port, ssl=ssl)
+        self._process = os.getpid()
+        self._opened_collection = collection if collection is not None else self._opened(self._client)
+        self._known: set[str] | None = None
+        self.watermark = 0
+        if not self._intact():
+            self.reset()
+
+    def _opened(self, client: Any) -> Any:
+        with translated(f"open collection {self._name!r}"):
+            first = {_MARK: 0, _COUNT: 0, _WHO: self._identity}
+            return client.get_or_create_collection(
+                self._name, embedding_function=None, metadata=first, configuration={"hnsw": HNSW}
+            )
+
+    @property
+    def _collection(self) -> Any:
+        if os.getpid() != self._process:  # its threads stayed in the parent: a call here would wait for ever
+            raise StoreError("Chroma's client does not cross a fork: open the memory in the child process")
+        return self._opened_collection
+
+    # --- whole or not
+    def _intact(self) -> bool:
+        """Whether the collection is what its own note says: of this store, complete, and searchable."""
+        note = dict(self._collection.metadata or {})
+        self.watermark = int(note.get(_MARK, 0))
+        try:
+            count = int(self._collection.count())
+        except Exception:  # noqa: BLE001 - whatever is broken in there, it can be filled again
+            return False
+        if count and _MARK not in note:
+            raise ConfigError(
+                f"collection {self._collection.name!r} holds {count} vectors of somebody else: give an empty one"
+            )
+        try:
+            if note.get(_WHO, self._identity) != self._identity or count != int(note.get(_COUNT, 0)):
+                return False
+            return count == 0 or self._answers(min(count, _PROBE))
+        except Exception:  # noqa: BLE001 - whatever is broken in there, it can be filled again
+            _log.warning("the Chroma collection %s cannot be read and will be filled again", self._name)
+            return False
+
+    def _answers(self, count: int) -> bool:
+        """A lost HNSW file shows only in this: fewer answers than there are vectors."""
+        some = self._collection.get(limit=1, include=["embeddings"])["embeddings"]
+        found = self._collection.query(query_embeddings=[some[0]], n_results=count, include=[])
+        return len(found["ids"][0]) == count
+
+    def reset(self) -> None:
+        """Empty the collection: the next `apply` is to bring everything, from seq 0."""
+        with self._lock, translated("empty the collection"):
+            if self._client is None:
+                for ids in _chunks(self._collection.get(include=[])["ids"]):
+                    self._collection.delete(ids=ids)
+            else:
+                with contextlib.suppress(Exception):
+                    self._client.delete_collection(self._name)
+                self._opened_collection = self._opened(self._client)
+            self.watermark, self._known = 0, set()
+            self._note()
+
+    def heal(self, last_seq: int, /) -> bool:
+        """Empty the collection when it is ahead of its store (an older copy was restored); True when it was."""
+        ahead = self.watermark > last_seq
+        if ahead:
+            self.reset()
+        return ahead
+
+    def _note(self) -> None:
+        kept = {key: value for key, value in (self._collection.metadata or {}).items() if not key.startswith("hnsw:")}
+        mark = {_MARK: self.watermark, _COUNT: self._collection.count(), _WHO: self._identity}
+        self._collection.modify(metadata=kept | mark)
+
+    # --- writing
+    def apply(self, changes: Iterable[Change], /) -> None:
+        """Take changes in order. The watermark is written last: after a crash they are simply taken again."""
+        with self._lock:
+            batch, last = batch_of(changes, self.watermark)
+            if not batch and last == self.watermark:
+                return
+            with translated("follow the store"):
+                self._write(batch)
+                self.watermark = last
+                self._note()
+
+    def _write(self, batch: dict[str, Put]) -> None:
+        new = [key for key, put in batch.items() if put.vector is not None]
+        gone = [key for key, put in batch.items() if put.gone]
+        timed = [key for key, put in batch.items() if put.vector is None and not put.gone]
+        for ids in _chunks(gone):
+            self._collection.delete(ids=ids)
+        for ids in _chunks(timed):
+            self._collection.update(ids=ids, metadatas=[_times(batch[key]) for key in ids])
+        for ids in _chunks(new):
+            rows = np.asarray([batch[key].vector for key in ids], dtype=np.float64)
+            if not np.isfinite(rows).all():
+                raise EmbeddingError("a vector has a value that is not finite")
+            self._collection.upsert(ids=ids, embeddings=unit(rows), metadatas=[_times(batch[key]) for key in ids])
+        if self._known is not None:
+            self._known = (self._known - set(gone)) | set(new)
+
+    # --- reading
+    def __len__(self) -> int:
+        with translated("count"):
+            return int(self._collection.count())
+
+    def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
+        """The k most similar ids, among `allowed` when given; scores are cosines."""
+        if type(k) is not int or k < 1:
+            validation.whole("k", k, "a whole number of at least 1", low=1)
+        question = unit(query)
+        with translated("search"):
+            if allowed is None:
+                return _best(self._query(question, k), k)
+            inside = [key for key in allowed if key in self._ids()]
+            if not inside:
+                return Hits([], [])
+            return self._within(question, k, inside, allowed)
+
+    def _within(self, question: Vector, k: int, inside: list[str], allowed: AbstractSet[str]) -> Hits:
+        """Among many allowed ids: the best of all are often enough. Else Chroma is told the ids."""
+        if len(inside) > _PUSHED:
+            wide = 4 * k * max(1, len(self._ids()) // len(inside))
+            found = [hit for hit in self._query(question, wide) if hit[2] in allowed]
+            if len(found) >= k:
+                return _best(found, k)
+        try:
+            found = self._query(question, k, ids=inside)
+        except Exception:  # noqa: BLE001 - Chroma fails on an id that another process has just removed
+            self._known = None
+            inside = [key for key in inside if key in self._ids()]
+            found = self._query(question, k, ids=inside) if inside else []
+        if len(found) < min(k, len(inside)):  # HNSW lost its way among the filtered: look at each
+            scores = self.score(question, inside)
+            found = [(-score, 0.0, key) for key, score in zip(inside, scores, strict=True) if score is not None]
+        return _best(found, k)
+
+    def _query(self, question: Vector, k: int, ids: list[str] | None = None) -> list[tuple[float, float, str]]:
+        """(−cosine, −updated, id) of the k nearest."""
+        asked: dict[str, Any] = {} if ids is None else {"ids": ids}
+        found = self._collection.query(
+            query_embeddings=[question], n_results=k, include=["distances", "metadatas"], **asked
+        )
+        convert = similarity_in(self._collection)
+        rows = zip(found["ids"][0], found["distances"][0], found["metadatas"][0], strict=True)
+        return [(-convert(distance), -float((note or {}).get("updated", -1e18)), key) for key, distance, note in rows]
+
+    def _ids(self) -> set[str]:
+        with self._lock:
+            if self._known is None:
+                self._known = set(self._collection.get(include=[])["ids"])
+            return self._known
+
+    def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
+        """The cosine of each id, None where it has no vector."""
+        question, rows = unit(vector), self.vectors(ids)
+        found = [row for row in rows if row is not None]
+        values = iter(cosines(np.stack(found), question).tolist() if found else ())
+        return [None if row is None else next(values) for row in rows]
+
+    def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
+        """The stored vector of each id, None where it has none."""
+        known: dict[str, Vector] = {}
+        with translated("read vectors"):
+            for part in _chunks(list(dict.fromkeys(ids))):
+                got = self._collection.get(ids=part, include=["embeddings"])
+                known.update(zip(got["ids"], (np.asarray(row, np.float32) for row in got["embeddings"]), strict=True))
+        return [known.get(key) for key in ids]
+
+    def close(self) -> None:
+        """Let go of the folder or the connection."""
+        if self._client is not None:
+            disconnect(self._client)
+
+
+def _times(put: Put) -> dict[str, float]:
+    return {"updated": max(put.updated, -1e18)}  # JSON has no infinity
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(ids), _BATCH):
+        yield list(ids[start : start + _BATCH])
+
+
+def _best(found: list[tuple[float, float, str]], k: int) -> Hits:
+    best = sorted(found)[:k]
+    return Hits([key for _, _, key in best], [min(1.0, max(-1.0, 0.0 - score)) for score, _, _ in best])

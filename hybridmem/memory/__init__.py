@@ -1,0 +1,1 @@
+"""HybridMemory: memories stored, searched and explained."""

@@ -1,0 +1,1 @@
+"""The framework-neutral half of the LangChain and LlamaIndex retrievers."""

@@ -1,0 +1,99 @@
+"""Short settings for a recipe: `half_life=30, dedup=True, gate={"vector": 0.5}` as people write them in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hybridmem.errors import ConfigError
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, SourceDedup
+
+__all__ = ["MEMORY_ARMS", "shaped"]
+
+MEMORY_ARMS = ("bm25", "vector")
+"""What a recipe for a memory may name, also where there is no embedder yet."""
+
+STARTING_FLOORS = {"bm25": 1.0, "vector": 0.5}
+
+
+def shaped(
+    recipe: Any = None,
+    /,
+    *,
+    mode: str | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    c: float | None = None,
+    gate: Any = None,
+    dedup: Any = None,
+    half_life: Any = None,
+    arms: Sequence[str] | None = None,
+) -> Fusion:
+    """A recipe with some of its parts set; None leaves a part as the recipe has it, False switches it off.
+
+    gate: a floor for all arms, a floor for each by name, or a `QualityGate`; True: BM25 1.0, cosine 0.5.
+    dedup: True for `source_id`, a metadata key, a function, or a `SourceDedup`.
+    half_life: days, a timedelta, or a `HalfLife` (or `Competition`).
+    arms: the arms' names, where they are known: a gate may name no others.
+
+    >>> shaped(half_life=30, dedup=True).boost
+    HalfLife(half_life=30, strength=1.0, field='updated_at', max_shift=None)
+    """
+    base = Fusion() if recipe is None else load_recipe(recipe)
+    try:
+        parts: dict[str, Any] = {
+            "mode": mode,
+            "weights": _weights(weights),
+            "c": c,
+            "gate": _gate(gate),
+            "dedup": _dedup(dedup),
+            "boost": _boost(half_life, base),
+        }
+        given: dict[str, Any] = {
+            name: None if part is False else part for name, part in parts.items() if part is not None
+        }
+        if arms is not None and isinstance(given.get("gate"), QualityGate) and gate is not True:
+            given["gate"].check_arms(arms)
+        return replace(base, **given)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the settings do not make a recipe: {error}") from error
+
+
+def _weights(weights: Any) -> Any:
+    if weights is None or isinstance(weights, Mapping):
+        return weights
+    return tuple(weights)
+
+
+def _gate(gate: Any) -> Any:
+    if gate is None or gate is False or isinstance(gate, QualityGate):
+        return gate
+    if gate is True:
+        return QualityGate(floor=STARTING_FLOORS)
+    return QualityGate(floor=gate)
+
+
+def _dedup(dedup: Any) -> Any:
+    if dedup is None or dedup is False or isinstance(dedup, SourceDedup):
+        return dedup
+    if dedup is True:
+        return SourceDedup()
+    if not isinstance(dedup, str) and not callable(dedup):
+        raise ConfigError(f"dedup = {dedup!r} is not allowed: True, a metadata key, a function or a SourceDedup")
+    return SourceDedup(key=dedup)
+
+
+def _boost(half_life: Any, base: Fusion) -> Any:
+    if half_life is None or half_life is False or isinstance(half_life, HalfLife | Competition):
+        return half_life
+    known = base.boost if isinstance(base.boost, HalfLife) else HalfLife()
+    if half_life is True:
+        return known
+    if not isinstance(half_life, int | float | timedelta):
+        raise ConfigError(f"half_life = {half_life!r} is not allowed: days, a timedelta or a HalfLife")
+    return replace(known, half_life=half_life)

@@ -1,0 +1,1 @@
+"""The inspector, a local web page."""

@@ -1,0 +1,279 @@
+"""MarkdownStore: a folder of notes is the truth; an SQLite store beside them is the index that follows it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hybridmem.core import validation
+from hybridmem.core.forks import guard
+from hybridmem.core.protocols import Change, Progress, Version, View
+from hybridmem.core.types import Edge, Entry, Memory
+from hybridmem.errors import StoreError
+from hybridmem.stores.markdown.sync import Folder, Synced, read_notes
+from hybridmem.stores.sql.codec import check_edge, check_memory, check_namespace, check_view
+from hybridmem.stores.sql.writer import cleaned
+from hybridmem.stores.sqlite.store import SQLiteStore
+
+__all__ = ["MarkdownStore", "Synced", "read_notes"]
+
+log = logging.getLogger("hybridmem")
+_list = list  # `MarkdownStore.list` hides the builtin inside the class
+_HOME = ".hybridmem"
+
+
+class MarkdownStore:
+    """Notes `**/*.md` with YAML front matter, and the whole store protocol over them.
+
+    The index in `.hybridmem/index.db` can be deleted at any time: it is rebuilt from the files, all but what files do
+    not hold: older versions, vectors, and what `touch`, `reinforce` and `decay` did since a note was last written.
+    Every note is written whole or not at all; a call that writes several notes writes them one by one.
+    """
+
+    def __init__(
+        self, folder: str | Path, /, *, clock: Callable[[], float] = time.time, busy_timeout: float = 5.0
+    ) -> None:
+        self.folder = Path(validation.file_path("folder", folder, "the name of a folder of notes"))
+        self.path = str(self.folder / _HOME / "index.db")
+        self._clock, self._busy_timeout = clock, busy_timeout
+        self._lock = guard(threading.RLock())
+        self._noticed: Callable[[], None] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.folder.joinpath(_HOME).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot open {self.folder}: it must be a folder that can be written ({error})") from error
+        self.index = SQLiteStore(  # the notes are the truth: the index may lose its last writes in a power cut
+            self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
+        )
+        try:
+            self._notes = Folder(self.folder, self.index, noticed=self._tell)
+            for path, why in self._notes.sync().problems.items():
+                log.warning("%s is not in this memory: %s", self.folder / path, why)
+        except BaseException:
+            self.index.close()
+            raise
+
+    # --- following the files
+
+    def watch(self, noticed: Callable[[], None], /) -> None:
+        """Call this now, and from now on whenever notes were found that somebody wrote or edited by hand."""
+        with self._lock:
+            self._noticed = noticed
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._noticed is not None:
+            self._noticed()
+
+    def sync(self, *, force: bool = False) -> Synced:
+        """Take over what changed in the folder since the last time; `force` reads every file again."""
+        with self._lock:
+            return self._notes.sync(force=force)
+
+    def rebuild(self) -> Synced:
+        """Throw the index away and read it all from the files again."""
+        with self._lock:
+            self.index.close()
+            for ending in ("", "-wal", "-shm"):
+                Path(self.path + ending).unlink(missing_ok=True)
+            self._start()
+            return self._notes.sync(force=True)
+
+    # --- writing
+
+    def put(
+        self,
+        memories: Sequence[Memory],
+        /,
+        *,
+        namespace: str = "",
+        vectors: Sequence[Any] | None = None,
+        progress: Progress | None = None,
+        base: Sequence[Memory] | None = None,
+    ) -> _list[str]:
+        """Write memories as notes; give their ids."""
+        memories = validation.listed("memories", memories, "Memory objects")
+        for memory in memories:
+            check_memory(memory, namespace=check_namespace(namespace))
+        with self._lock:
+            hidden = [memory.supersedes for memory in memories if memory.supersedes]
+            self._notes.settle(namespace, [*hidden, *(memory.id for memory in memories)])
+            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
+            self._notes.write(namespace, [*hidden, *ids])
+            return ids
+
+    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Remove notes; the index keeps their history."""
+        ids = cleaned(ids)
+        with self._lock:
+            links = self._notes.remove(check_namespace(namespace), ids)
+            removed = self.index.delete(ids, namespace=namespace)
+            self._notes.write_links(namespace, links)
+            return removed
+
+    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Remove notes and all that the index knows of them."""
+        ids = cleaned(ids)
+        with self._lock:
+            links = self._notes.remove(check_namespace(namespace), ids)
+            erased = self.index.erase(ids, namespace=namespace)
+            self._notes.write_links(namespace, links)
+            return erased
+
+    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
+        """Link memories: the `links` of the first one's note."""
+        edges = [check_edge(edge) for edge in validation.listed("edges", edges, "Edge(a, b, relation, weight)")]
+        with self._lock:
+            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
+            self.index.link(edges, namespace=namespace)
+            self._notes.write_links(namespace, edges)
+
+    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
+        """Remove links, whichever way round."""
+        edges = [check_edge(edge) for edge in validation.listed("edges", edges, "Edge(a, b, relation, weight)")]
+        with self._lock:
+            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
+            removed = self.index.unlink(edges, namespace=namespace)
+            self._notes.write_links(namespace, edges)
+            return removed
+
+    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
+        """Count an access of each memory (in the index only)."""
+        self.index.touch(ids, namespace=namespace)
+
+    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
+        """Strengthen a memory (in the index only)."""
+        return self.index.reinforce(id, namespace=namespace, by=by)
+
+    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
+        """Weaken memories by their age (in the index only)."""
+        return self.index.decay(namespace=namespace, now=now)
+
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+        """Replace vectors (in the index only)."""
+        self.index.set_vectors(vectors, namespace=namespace)
+
+    # --- reading
+
+    def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
+        """The memories of some ids; a note edited since it was indexed is read again first."""
+        check_view(view)
+        ids = cleaned(ids)
+        if view.as_of is None:
+            with self._lock:
+                self._notes.refresh(view.namespace, ids)
+        return self.index.get(ids, view=view)
+
+    def list(
+        self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
+    ) -> Iterator[Memory]:
+        """The memories in view, by id."""
+        return self.index.list(view=view, filter=filter, limit=limit, after=after)
+
+    def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
+        """The ids in view that match a filter."""
+        return self.index.ids(view=view, filter=filter)
+
+    def count(self, *, view: View) -> int:
+        """How many memories are in view."""
+        return self.index.count(view=view)
+
+    def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
+        """Every version of a memory that the index has seen."""
+        return self.index.history(id, namespace=namespace, vitals=vitals)
+
+    def edges(self, *, view: View) -> _list[Edge]:
+        """The links whose both ends are in view."""
+        return self.index.edges(view=view)
+
+    def entries(self, *, view: View) -> _list[Entry]:
+        """What ranking needs to know of every memory in view."""
+        return self.index.entries(view=view)
+
+    def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]:
+        """Every vector in view, piece by piece."""
+        return self.index.vector_pieces(view=view)
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]:
+        """Memories that have no vector."""
+        return self.index.unembedded(namespace=namespace, after=after, limit=limit)
+
+    def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
+        """The stored vectors of some ids."""
+        return self.index.vectors(ids, view=view)
+
+    def namespaces(self) -> _list[str]:
+        """The namespaces that hold at least one memory."""
+        return self.index.namespaces()
+
+    def last_seq(self) -> int:
+        """The newest seq of the index."""
+        return self.index.last_seq()
+
+    def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
+        """The view's changes after `since`."""
+        return self.index.changes(since, view=view, vectors=vectors)
+
+    # --- side tables and upkeep
+
+    def get_meta(self, key: str, /) -> str | None:
+        """A setting."""
+        return self.index.get_meta(key)
+
+    def set_meta(self, key: str, value: str, /) -> None:
+        """Store a setting in the index."""
+        self.index.set_meta(key, value)
+
+    def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
+        """A search index's last saved state."""
+        return self.index.load_snapshot(index, namespace=namespace)
+
+    def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
+        """Save a search index's state."""
+        self.index.save_snapshot(index, watermark, blob, namespace=namespace)
+
+    def check(self) -> _list[str]:
+        """What is wrong with the index, and which notes cannot be read."""
+        with self._lock:
+            problems = self._notes.sync().problems
+            return [*self.index.check(), *(f"{path}: {why}" for path, why in problems.items())]
+
+    def backup(self, path: str | Path, /) -> None:
+        """Copy everything into one SQLite file, which `SQLiteStore` can open."""
+        self.index.backup(path)
+
+    def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
+        """The index's log as rows."""
+        return self.index.export(namespace=namespace)
+
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
+        """Replay exported rows, and write the notes as they then stand."""
+        with self._lock:
+            self._notes.sync()
+            done = self.index.restore(rows, progress=progress, exact=exact)
+            self._notes.write_all()
+            return done
+
+    def close(self) -> None:
+        """Close the index; the notes stay."""
+        self.index.close()
+
+    def __enter__(self) -> MarkdownStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

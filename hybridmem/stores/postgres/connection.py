@@ -1,0 +1,451 @@
+"""Connections to PostgreSQL: a pool that survives restarts of the server, and errors in our own words."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import Connection, sql
+from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format, TransactionStatus
+from psycopg.types.string import StrDumperUnknown
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from hybridmem.errors import (
+    ConfigError,
+    HybridMemError,
+    SchemaVersionError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+)
+from hybridmem.stores.postgres.cancellation import held, in_turn
+from hybridmem.stores.sql.codec import clean
+
+__all__ = ["Conn", "Database", "Limits", "Packed", "adapt", "explain", "is_lost", "is_refused", "one_line", "translate"]
+
+Raw = psycopg.Connection[Any]
+
+
+class Conn:
+    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as asked for."""
+
+    __slots__ = ("_cursors", "_stream", "raw")
+
+    def __init__(self, raw: Raw, /, *, stream: bool = False) -> None:
+        self.raw = raw
+        self._stream = stream
+        self._cursors: list[Any] = []
+
+    def seq_at(self, moment: float) -> int:
+        """The last seq recorded at or before a moment, in one look."""
+        query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
+        both = [query.format(table) for table in ("versions", "edge_log")]
+        row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
+        return int(row[0]) if row else 0
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement; a cursor over its rows."""
+        if not self._stream or not statement.startswith("SELECT"):
+            return self.raw.execute(translate(statement), parameters)
+        cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")
+        cursor.itersize = 1000
+        self._cursors.append(cursor)
+        return cursor.execute(translate(statement), parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> None:
+        """Run one statement for each row."""
+        with self.raw.cursor() as cursor:
+            cursor.executemany(translate(statement), rows)
+
+    def close(self) -> None:
+        """Close what was streamed, read to its end or not."""
+        for cursor in self._cursors:
+            cursor.close()
+
+
+_INSERT_NEW = re.compile(r"^INSERT OR IGNORE INTO (.*)$", re.DOTALL)
+
+
+class _Dumper(StrDumperUnknown):
+    """NUL and lone surrogates never reach the server, wherever a text came from."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(clean(obj))
+
+
+class Packed(bytes):
+    """A value in the server's own bytes: bound as it is, of the type that the statement casts it to."""
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> Any:
+        return obj
+
+
+class _JsonLoader(Loader):
+    """JSON stays text: the codec reads it, the same way for every store."""
+
+    format = Format.TEXT
+
+    def load(self, data: Any) -> str:
+        return bytes(data).decode()
+
+
+def adapt(conn: Connection[Any], /) -> None:
+    """Let a connection speak as above."""
+    conn.adapters.register_dumper(str, _Dumper)
+    conn.adapters.register_dumper(Packed, _PackedDumper)
+    conn.adapters.register_loader("json", _JsonLoader)
+
+
+@lru_cache(maxsize=2048)
+def translate(sql: str, /) -> str:
+    """A statement that SQLite and PostgreSQL share, in psycopg's spelling."""
+    sql = _INSERT_NEW.sub(r"INSERT INTO \1 ON CONFLICT DO NOTHING", sql)
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+def is_lost(error: BaseException, /) -> bool:
+    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
+    if isinstance(error, TooManyRequests | PoolClosed):
+        return False
+    state = getattr(error, "sqlstate", None)
+    return state is None or (state[:2] in ("08", "57") and state != "57014")
+
+
+def is_refused(error: BaseException | None, /) -> bool:
+    """Whether the server is there but will never let us in: another try would end the same."""
+    return error is not None and "FATAL" in str(error) and any(words in str(error) for words in _NEVER)
+
+
+_NEVER = ("does not exist", "authentication failed", "pg_hba.conf", "not permitted to log in")
+_POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (PoolClosed, StoreClosedError, "the store is closed"),
+    (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
+    (PoolTimeout, StoreError, "the server cannot be reached, there was no connection in time"),
+)
+_STATES: dict[str, tuple[type[StoreError], str]] = {
+    "55P03": (StoreBusyError, "{name}: another writer held this namespace for longer than busy_timeout"),
+    "57014": (StoreBusyError, "{name}: a statement took longer than statement_timeout and was stopped"),
+    "53300": (StoreBusyError, "{name}: the server has no connection left; lower pool_size or raise max_connections"),
+    "42501": (StoreError, "{name}: this role may not do that"),
+    "53100": (StoreError, "{name}: the server's disk is full; nothing of this call was written"),
+    "42P01": (SchemaVersionError, "{name}: a table is missing; was the schema changed by hand?"),
+    "25006": (StoreError, "{name} is read-only (a standby?): write to the primary, give the standby as replica="),
+}
+
+
+def explain(error: BaseException, name: str, why: BaseException | None = None, /) -> StoreError:
+    """An error of the driver in our own words; `why` the last attempt to connect failed, where that is the matter."""
+    if is_refused(error):
+        return StoreError(f"{name}: the server does not let us in (PostgreSQL: {one_line(error)})")
+    for kind, ours, words in _POOL:
+        if isinstance(error, kind):
+            reason = why if kind is PoolTimeout and why is not None else error
+            return ours(f"{name}: {words} ({one_line(reason)})")
+    state = getattr(error, "sqlstate", None) or ""
+    if state in _STATES:
+        ours, text = _STATES[state]
+        return ours(f"{text.format(name=name)} (PostgreSQL: {one_line(error)})")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
+        return StoreError(
+            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
+            f"whether it was kept: look before writing again (PostgreSQL: {one_line(error)})"
+        )
+    return StoreError(f"{name}: {one_line(error)}")
+
+
+def one_line(error: BaseException, /) -> str:
+    """An error's message without its line breaks."""
+    return " ".join(str(error).split())
+
+
+LOCK = 0x48794D65
+"""The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
+_AT_ONCE = 0.001
+"""Seconds to wait for what may be done without; one that is free is there at once, else the pool grows meanwhile."""
+T = TypeVar("T")
+Raw = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long to wait for what, in seconds, and how many connections to hold."""
+
+    pool_size: int = 10
+    statement_timeout: float = 30.0
+    busy_timeout: float = 5.0
+    reconnect: float = 10.0
+    """For so long a read is tried again while the server cannot be reached, such as during its restart."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pool_size, bool) or not isinstance(self.pool_size, int) or self.pool_size < 1:
+            raise ConfigError(f"pool_size must be a whole number from 1 up, not {self.pool_size!r}")
+        for name in ("statement_timeout", "busy_timeout", "reconnect"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} must be a number of seconds >= 0, not {value!r}")
+
+
+class Database:
+    """One server as one store sees it: its pool, and how work is done on it."""
+
+    def __init__(
+        self,
+        url: str,
+        /,
+        *,
+        schema: str,
+        limits: Limits,
+        settings: dict[str, str] | None = None,
+        must_admit: bool = True,
+    ) -> None:
+        """Open the pool; where the server will never let us in (`must_admit`), say so at once."""
+        self.url, self.schema, self.limits = url, schema, limits
+        self.name = _without_password(url)
+        self._settings = settings or {}
+        self._closed = False
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._opened = 0.0
+        self._lent: set[int] = set()
+        self._why: psycopg.Error | None = None
+        if must_admit and (refusal := self._knock()) is not None and is_refused(refusal):
+            raise explain(refusal, self.name) from refusal
+        self._pool = self._open()
+
+    def _open(self) -> ConnectionPool[Raw]:
+        limits = self.limits
+        self._opened = time.monotonic()
+        return ConnectionPool(
+            self.url,
+            min_size=1,
+            max_size=limits.pool_size,
+            timeout=max(limits.busy_timeout, 0.1),
+            configure=self._configure,
+            kwargs={"autocommit": True, "connect_timeout": 10, "application_name": "hybridmem"},
+            open=True,
+            reconnect_timeout=max(limits.reconnect, 1.0),
+            name=self.name,
+        )
+
+    def _configure(self, conn: Raw) -> None:
+        adapt(conn)
+        milliseconds = {
+            "statement_timeout": self.limits.statement_timeout,
+            "lock_timeout": self.limits.busy_timeout,
+        }
+        for name, seconds in milliseconds.items():
+            conn.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), int(seconds * 1000)))
+        places = [self.schema, "public"]
+        found = conn.execute(
+            "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
+            "WHERE extname = 'vector'"
+        )
+        places += [name for (name,) in found if name not in places]
+        conn.execute(sql.SQL("SET search_path = {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
+        for name, value in self._settings.items():  # a name with a dot that the server does not know yet is allowed
+            conn.execute("SELECT set_config(%s, %s, false)", (name, value))
+
+    @property
+    def pool(self) -> ConnectionPool[Raw]:
+        """The pool of this process: after a fork the child opens its own."""
+        if self._closed:
+            raise StoreClosedError(f"the store {self.name} is closed")
+        if os.getpid() != self._pid:
+            with self._lock:
+                if os.getpid() != self._pid:
+                    self._pool, self._pid, self._lent = self._open(), os.getpid(), set()
+        return self._pool
+
+    # --- reading
+
+    def read(self, work: Callable[[Conn], T], /) -> T:
+        """Run a read that may be run again: it is, until the server can be reached or `reconnect` is over."""
+        deadline = time.monotonic() + self.limits.reconnect
+        while True:
+            start = time.monotonic()
+            try:
+                pool, raw = self._take()
+                try:
+                    with held(raw):
+                        return work(Conn(raw))
+                finally:
+                    self._give(pool, raw)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if not self._renewed(error, start, deadline):
+                    raise explain(error, self.name, self._why) from error
+            except (psycopg.Error, TooManyRequests) as error:
+                raise explain(error, self.name) from error
+
+    def read_beside(self, work: Callable[[Conn, Conn], T], /) -> T:
+        """The same on two connections; on one, twice given, where no second one is free: nobody waits for it."""
+
+        def beside(conn: Conn) -> T:
+            pool = self.pool
+            try:
+                raw = self._lend(pool, _AT_ONCE)
+            except PoolTimeout:
+                return work(conn, conn)
+            try:
+                with held(raw):
+                    return work(conn, Conn(raw))
+            finally:
+                self._give(pool, raw)
+
+        return self.read(beside)
+
+    @contextmanager
+    def snapshot(self, *, stream: bool = False) -> Iterator[Conn]:
+        """A connection that sees one moment of the store, however many statements are run on it."""
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as raw:
+            conn = Conn(raw, stream=stream)
+            try:
+                yield conn
+            finally:
+                conn.close()
+
+    # --- writing
+
+    @contextmanager
+    def write(self, *, alone: bool = False) -> Iterator[Conn]:
+        """One transaction: everything in it happens, or nothing does.
+
+        Writers share the lock of the store; whoever changes everything holds it alone.
+        """
+        shared = "" if alone else "_shared"
+        begin = f"BEGIN; SELECT pg_advisory_xact_lock{shared}({LOCK}, {zlib.crc32(self.schema.encode()) >> 1})"
+        with self._transaction(begin) as raw:
+            yield Conn(raw)
+
+    @contextmanager
+    def alone(self) -> Iterator[Conn]:
+        """A connection outside a transaction, without a limit of time: for work that takes as long as it takes."""
+        with self._translated(), self.pool.connection() as raw:  # one more than counted: it is rare
+            raw.execute("SET statement_timeout = 0")
+            raw.execute("SET lock_timeout = 0")
+            try:
+                yield Conn(raw)
+            finally:
+                if not raw.closed:
+                    self._configure(raw)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Raw]:
+        with self._translated():
+            pool, raw = self._begin(begin)
+            try:
+                with held(raw):
+                    yield raw
+                raw.execute("COMMIT")
+            except BaseException:
+                if raw.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                    raw.execute("ROLLBACK")
+                raise
+            finally:
+                self._give(pool, raw)
+
+    def _begin(self, begin: str) -> tuple[ConnectionPool[Raw], Raw]:
+        """A connection with a transaction begun; one that broke while it lay idle is replaced first."""
+        deadline = time.monotonic() + self.limits.reconnect
+        while True:
+            start = time.monotonic()
+            try:
+                pool, raw = self._take()
+                try:
+                    raw.execute(begin.encode())
+                except BaseException:
+                    if raw.pgconn.transaction_status == TransactionStatus.INERROR:
+                        raw.execute("ROLLBACK")
+                    self._give(pool, raw)
+                    raise
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if not self._renewed(error, start, deadline):
+                    raise
+            else:
+                return pool, raw
+
+    def _renewed(self, error: psycopg.Error, since: float, deadline: float) -> bool:
+        """After an error: whether to try again. Of a lost server the pool is opened anew as soon as it answers."""
+        replaced = isinstance(error, PoolClosed) and not self._closed  # by another thread, while this one waited
+        if not replaced and not is_lost(error):
+            return False
+        while True:
+            with self._lock:
+                if self._opened > since:  # another thread has just done it
+                    return True
+                if self._knock() is None:
+                    old, self._pool = self._pool, self._open()
+                    old.close(timeout=0)
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+    def _knock(self) -> psycopg.Error | None:
+        """Why the server does not answer, or None when it does."""
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.Error as error:
+            self._why = error
+            return error
+        return None
+
+    def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
+        pool = self.pool
+        patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return pool, self._lend(pool)
+            except PoolTimeout as error:  # noqa: PERF203 - a try is what the loop is for
+                if len(self._lent) < self.limits.pool_size:
+                    raise
+                if time.monotonic() >= deadline:  # all are lent out: no lost server
+                    raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
+
+    def _lend(self, pool: ConnectionPool[Raw], timeout: float | None = None) -> Raw:
+        raw = pool.getconn(timeout)
+        self._lent.add(id(raw))
+        return raw
+
+    def _give(self, pool: ConnectionPool[Raw], raw: Raw) -> None:
+        self._lent.discard(id(raw))
+        pool.putconn(raw)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except HybridMemError:
+            raise
+        except (psycopg.Error, PoolTimeout, TooManyRequests) as error:
+            raise explain(error, self.name, self._why) from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        if not self._closed:
+            self._closed = True
+            if os.getpid() == self._pid:
+                self._pool.close()
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":…@", 1)))

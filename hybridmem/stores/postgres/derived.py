@@ -1,0 +1,309 @@
+"""What is derived for searching in the server: terms, entities, metadata links and vectors of the memories on show."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psycopg
+
+from hybridmem.embedding.embedder import unit
+from hybridmem.errors import ConfigError
+from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
+from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.stores.postgres.bulk import insert, insert_vectors
+from hybridmem.stores.postgres.search.engines import Doc, Lexical
+from hybridmem.stores.sql.codec import BODY, decode_vector
+from hybridmem.stores.sqlite.log import Head
+from hybridmem.text.analyzer import Analyzer
+from hybridmem.text.entities import spot
+
+__all__ = ["TERMS_TABLE", "Derived", "Deriver", "Stats", "Wanted", "recount_terms"]
+
+Raw = psycopg.Connection[Any]
+
+TERMS_TABLE = """
+CREATE TABLE IF NOT EXISTS terms (
+  namespace text COLLATE "C" NOT NULL, term text COLLATE "C" NOT NULL, n bigint NOT NULL,
+  PRIMARY KEY (namespace, term)) WITH (fillfactor = 70);
+"""
+_TERMS = "SELECT d.mem, unnest(d.terms) AS term FROM documents d WHERE d.namespace = %s AND d.mem = ANY(%s)"
+
+
+def _count_terms(raw: Raw, namespace: str, terms: Iterable[str], /) -> None:
+    """Count the terms of new postings."""
+    counts = Counter(terms)
+    ordered = sorted(counts)
+    raw.execute(
+        "INSERT INTO terms SELECT %s, * FROM unnest(%s::text[], %s::bigint[]) "
+        "ON CONFLICT (namespace, term) DO UPDATE SET n = terms.n + excluded.n",
+        (namespace, ordered, [counts[term] for term in ordered]),
+    )
+
+
+def _remove_postings(raw: Raw, namespace: str, mems: Sequence[int], /) -> None:
+    """Take the postings of memories away, and count them no more. A term that nobody has is forgotten, too."""
+    raw.execute(
+        f"WITH gone AS (DELETE FROM postings p USING ({_TERMS}) q WHERE p.namespace = %s AND p.term = q.term "  # noqa: S608
+        "AND p.mem = q.mem RETURNING p.term) UPDATE terms t SET n = t.n - g.n FROM (SELECT term, count(*) AS n "
+        "FROM gone GROUP BY term) g WHERE t.namespace = %s AND t.term = g.term",
+        (namespace, mems, namespace, namespace),
+    )
+    raw.execute(
+        "DELETE FROM terms WHERE namespace = %s AND term = ANY(ARRAY(SELECT DISTINCT unnest(d.terms) FROM documents d "
+        "WHERE d.namespace = %s AND d.mem = ANY(%s))) AND n <= 0",
+        (namespace, namespace, mems),
+    )
+
+
+def recount_terms(raw: Raw, /) -> None:
+    """Count everything from the postings."""
+    raw.execute("DELETE FROM terms")
+    raw.execute("INSERT INTO terms SELECT namespace, term, count(*) FROM postings GROUP BY 1, 2")
+
+
+Raw = psycopg.Connection[Any]
+_PLACE = {name: place for place, name in enumerate(BODY)}
+
+
+class Stats(NamedTuple):
+    """How a namespace's live statistics change: N, Σ|D|, and the number of vectors."""
+
+    memories: int = 0
+    length: float = 0.0
+    vectors: int = 0
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What one memory is to have after a transaction."""
+
+    head: Head
+    shown: bool
+    before: bool
+    """Whether it was on show before, so that there is something to take away."""
+    text: bool = False
+    """Whether its words are to be written again; otherwise only its vector is new."""
+    body: tuple[Any, ...] | None = None
+    vector: bytes | None = None
+
+
+@dataclass(slots=True)
+class Derived:
+    """The memories of one transaction whose derived rows change."""
+
+    wanted: dict[int, Wanted] = field(default_factory=dict)
+
+    def note(
+        self,
+        head: Head,
+        /,
+        *,
+        shown: bool,
+        before: bool,
+        body: tuple[Any, ...] | None,
+        vector: bytes | None,
+        text: bool,
+    ) -> None:
+        """The last word about a memory counts."""
+        item = self.wanted.setdefault(head.mem, Wanted(head, shown, before))
+        item.head, item.shown = head, shown
+        item.text = item.text or text
+        item.body = body if body is not None else item.body
+        item.vector = vector if vector is not None else (item.vector if head.vector is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Deriver:
+    """How memories become terms, entities and links: the same for every client of a store, so it is on record."""
+
+    analyzer: Analyzer = field(default_factory=Analyzer)
+    links_key: str = "links"
+    entities: str | Callable[[str], Iterable[str]] = "own"
+    max_links: int = 256
+    lexical: Lexical = field(default_factory=Lexical)
+
+    @classmethod
+    def of(cls, analyzer: Analyzer, graph: GraphSettings | None, /) -> Deriver:
+        """From what a memory was opened with."""
+        if graph is None:
+            return cls(analyzer)
+        return cls(analyzer, graph.links_key, graph.entities or "own", graph.max_fanout)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; a function is known by its name."""
+        named = self.entities if isinstance(self.entities, str) else f"function {self.entities.__qualname__}"
+        analyzer = self.analyzer.to_dict()
+        return {
+            "analyzer": analyzer,
+            "weights": dict(WEIGHTS),
+            "links_key": self.links_key,
+            "entities": named,
+            "max_links": self.max_links,
+            "terms": "counted",
+            **self.lexical.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any], /) -> Deriver:
+        """From what is on record. A function cannot be: whoever opened the store with one has to write."""
+        analyzer = Analyzer.from_dict(record["analyzer"])
+        entities = record["entities"]
+        if entities.startswith("function "):
+            entities = _unknown(entities)
+        return cls(analyzer, record["links_key"], entities, record["max_links"], Lexical.from_dict(record))
+
+    def check_record(self, record: Mapping[str, Any] | None, /) -> None:
+        """Refuse to write once somebody has rebuilt the store with other settings than this client knows."""
+        if record is not None and record != self.to_dict():
+            raise ConfigError("the store was rebuilt with other settings since it was opened here: open it again")
+
+    # --- writing
+
+    def write(self, raw: Raw, derived: Derived, /) -> dict[str, Stats]:
+        """Bring the derived rows of a transaction's memories up to date; how each namespace's statistics change."""
+        changes: dict[str, Stats] = {}
+        by_space: dict[str, list[Wanted]] = defaultdict(list)
+        for item in derived.wanted.values():
+            if item.shown or item.before:
+                by_space[item.head.namespace].append(item)
+        for namespace in sorted(by_space):
+            changes[namespace] = self._write_space(raw, namespace, by_space[namespace])
+        return changes
+
+    def _write_space(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> Stats:
+        words = [item for item in items if item.text and (item.shown or item.before)]
+        old = [item for item in words if item.before]
+        lost, lost_length = remove_words(raw, namespace, old) if old else (0, 0.0)
+        new = [item for item in words if item.shown]
+        self._load_bodies(raw, new)
+        length = self._add_words(raw, namespace, new) if new else 0.0
+        self.lexical.replace(raw, namespace, [item.head.mem for item in old], self._docs(new))
+        return Stats(len(new) - lost, length - lost_length, self._vectors(raw, namespace, items))
+
+    def _add_words(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> float:
+        documents: list[tuple[Any, ...]] = []
+        postings: list[tuple[Any, ...]] = []
+        mentions: list[tuple[Any, ...]] = []
+        pointers: list[tuple[Any, ...]] = []
+        for item in sorted(items, key=lambda item: item.head.mem):
+            body, mem, id_ = item.body, item.head.mem, item.head.id
+            if body is None:
+                continue
+            words, length = weigh(_fields(body), analyzer=self.analyzer)
+            documents.append((namespace, mem, length, list(words)))
+            postings += [(namespace, term, mem, tf, length) for term, tf in words.items()]
+            mentions += [(namespace, key, id_, name) for key, name in self._entities(body)]
+            pointers += [(namespace, id_, target) for target in self._links(body) if target != id_]
+        insert(raw, "documents", ("text", "bigint", "real", "text[]"), documents)
+        insert(raw, "postings", ("text", "text", "bigint", "real", "real"), sorted(postings))
+        _count_terms(raw, namespace, [row[1] for row in postings])
+        insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
+        insert(raw, "pointers", ("text", "text", "text"), pointers)
+        return float(sum(row[2] for row in documents))
+
+    def _docs(self, items: Sequence[Wanted]) -> list[Doc]:
+        """What an engine beside the postings is given."""
+        if self.lexical.words is None:
+            return []
+        terms = self.analyzer.all_terms
+        return [
+            Doc(item.head.mem, {name: terms(text) for name, text in _fields(item.body).items() if text})
+            for item in items
+            if item.body is not None
+        ]
+
+    def _entities(self, body: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+        names: Iterable[str] = json.loads(body[_PLACE["entities"]] or "[]")
+        if not names and self.entities != "own":
+            find = spot if isinstance(self.entities, str) else self.entities
+            names = find(body[_PLACE["text"]])
+        found: dict[str, str] = {}
+        for name in names:
+            if name.strip():
+                found.setdefault(" ".join(name.split()).casefold(), " ".join(name.split()))
+        return iter(found.items())
+
+    def _links(self, body: tuple[Any, ...]) -> list[str]:
+        metadata = body[_PLACE["metadata"]]
+        value = json.loads(metadata).get(self.links_key) if metadata else None
+        if isinstance(value, str):
+            return [value] if value else []
+        if not isinstance(value, list):
+            return []
+        return list(dict.fromkeys(str(key) for key in value[: self.max_links]))
+
+    # --- what was written earlier
+
+    @staticmethod
+    def _load_bodies(raw: Raw, items: Sequence[Wanted]) -> None:
+        missing = {item.head.body: item for item in items if item.body is None}
+        if missing:
+            query = f"SELECT seq, {', '.join(BODY)} FROM bodies WHERE seq = ANY(%s)"  # noqa: S608
+            for seq, *body in raw.execute(query, (list(missing),)):
+                missing[seq].body = tuple(body)
+
+    @staticmethod
+    def _vectors(raw: Raw, namespace: str, items: Sequence[Wanted]) -> int:
+        """Replace the vectors that changed, appeared or went; how many more there are now."""
+        if not _has_embeddings(raw, items):
+            return 0
+        old = [item.head.mem for item in items if item.before]
+        gone = raw.execute(
+            "DELETE FROM embeddings WHERE namespace = %s AND mem = ANY(%s)", (namespace, sorted(old))
+        ).rowcount if old else 0  # fmt: skip
+        have = [item for item in items if item.shown and item.head.vector is not None]
+        missing = {item.head.vector: item for item in have if item.vector is None}
+        if missing:
+            for seq, data in raw.execute("SELECT seq, data FROM vectors WHERE seq = ANY(%s)", (list(missing),)):
+                missing[seq].vector = data
+        rows = [(namespace, item.head.mem, *_embedding(item.vector)) for item in have if item.vector is not None]
+        insert_vectors(raw, rows)
+        return len(rows) - gone
+
+
+def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[int, float]:
+    """Take the terms, entities and links of memories away; how many had any, and Σ|D| of those."""
+    mems = sorted(item.head.mem for item in items)
+    _remove_postings(raw, namespace, mems)
+    lengths = raw.execute(
+        "DELETE FROM documents WHERE namespace = %s AND mem = ANY(%s) RETURNING length", (namespace, mems)
+    ).fetchall()
+    ids = [item.head.id for item in items]
+    for table in ("mentions", "pointers"):
+        raw.execute(f"DELETE FROM {table} WHERE namespace = %s AND id = ANY(%s)", (namespace, ids))  # noqa: S608
+    return len(lengths), sum(row[0] for row in lengths)
+
+
+def _unknown(name: str) -> Callable[[str], Iterable[str]]:
+    def refuse(_text: str) -> Iterable[str]:
+        raise ConfigError(
+            f"this store finds entities by your {name}: to write, open it with "
+            "HybridMemory(graph=GraphSettings(entities=…))"
+        )
+
+    refuse.__qualname__ = name.removeprefix("function ")  # so that it goes by the name on record
+    return refuse
+
+
+def _fields(body: tuple[Any, ...]) -> Mapping[str, str]:
+    tags = body[_PLACE["tags"]]
+    fields = {name: body[_PLACE[name]] for name in ("text", "title", "predicate")}
+    fields["tags"] = " ".join(json.loads(tags)) if tags else ""
+    return fields
+
+
+def _embedding(data: bytes | None) -> tuple[int, Any]:
+    row = unit(decode_vector(data))
+    return len(row), row
+
+
+def _has_embeddings(raw: Raw, items: Sequence[Wanted]) -> bool:
+    if any(item.vector is not None for item in items):
+        return True
+    if not any(item.before or item.head.vector is not None for item in items):
+        return False
+    return raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)

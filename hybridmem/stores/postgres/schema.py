@@ -1,0 +1,272 @@
+"""The tables in PostgreSQL: the log of `stores/schema.py`, and what is derived from it for searching in the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from hybridmem.errors import SchemaVersionError, StoreError
+from hybridmem.stores.postgres import derived
+from hybridmem.stores.postgres.connection import Conn, one_line
+
+__all__ = [
+    "MIGRATIONS",
+    "TABLES",
+    "VERSION",
+    "ensure_vectors",
+    "get_setting",
+    "has_vectors",
+    "prepare",
+    "protect",
+    "set_setting",
+    "version_of",
+]
+
+VERSION = 3
+
+# The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
+#   counter    the one sequence; taken last in a write, so that numbers follow the order of commits
+#   spaces     one row per namespace, locked by its writer: the newest seq, and live N and Σ|D| for BM25
+# Derived, for the memories that the live view shows (there, not superseded):
+#   documents  a memory's terms and length       postings   (namespace, term, memory, tf, length)
+#   terms      how many memories have a term     mentions   its entities
+#   pointers   the ids listed in its metadata
+#   embeddings its vector at length 1 (made with the first vector, since it needs pgvector)
+TABLES = """
+CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
+  WITH (fillfactor = 10);
+INSERT INTO counter VALUES (true, 0, 0);
+CREATE TABLE spaces (
+  namespace text COLLATE "C" PRIMARY KEY, seq bigint NOT NULL DEFAULT 0, at float8 NOT NULL DEFAULT 0,
+  memories bigint NOT NULL DEFAULT 0, length float8 NOT NULL DEFAULT 0, vectors bigint NOT NULL DEFAULT 0)
+  WITH (fillfactor = 40);
+CREATE VIEW state WITH (security_invoker = true) AS
+  SELECT COALESCE(max(seq), 0) AS seq, COALESCE(max(at), 0) AS at FROM spaces;
+
+CREATE SEQUENCE mems;
+CREATE TABLE memories (
+  mem bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
+  seq bigint NOT NULL, written bigint NOT NULL, live boolean NOT NULL, body bigint, vector bigint,
+  status text NOT NULL, strength float8 NOT NULL, access_count bigint NOT NULL, last_accessed float8,
+  decayed float8 NOT NULL, born bigint NOT NULL, source_id text, thread text COLLATE "C", created_at float8,
+  updated_at float8, confidence float8 NOT NULL, words integer NOT NULL, asks boolean NOT NULL DEFAULT false,
+  UNIQUE (namespace, id));
+CREATE INDEX memories_by_seq ON memories (namespace, seq);
+CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born)
+  WHERE live AND status <> 'superseded' AND thread IS NOT NULL;
+
+CREATE TABLE versions (
+  seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, at float8 NOT NULL,
+  op smallint NOT NULL, live boolean NOT NULL, body bigint, vector bigint, status text NOT NULL,
+  strength float8 NOT NULL, access_count bigint NOT NULL, last_accessed float8, decayed float8 NOT NULL,
+  born bigint NOT NULL);
+CREATE INDEX versions_by_memory ON versions (mem, seq);
+CREATE INDEX versions_by_time ON versions (at, seq);
+
+CREATE TABLE bodies (
+  seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, words integer NOT NULL, title text NOT NULL,
+  tags json, predicate text NOT NULL, subject text NOT NULL, source_id text, thread text, type text NOT NULL,
+  entities json, created_at float8,
+  updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL);
+CREATE TABLE vectors (seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, data bytea NOT NULL);
+ALTER TABLE vectors ALTER data SET STORAGE EXTERNAL;
+
+CREATE TABLE edge_log (
+  seq bigint PRIMARY KEY, at float8 NOT NULL, namespace text COLLATE "C" NOT NULL, a text COLLATE "C" NOT NULL,
+  b text COLLATE "C" NOT NULL, relation text NOT NULL, weight float8 NOT NULL, gone boolean NOT NULL);
+CREATE INDEX edge_log_by_space ON edge_log (namespace, seq);
+CREATE INDEX edge_log_by_time ON edge_log (at, seq);
+CREATE TABLE edges (
+  namespace text COLLATE "C" NOT NULL, a text COLLATE "C" NOT NULL, b text COLLATE "C" NOT NULL,
+  relation text COLLATE "C" NOT NULL, weight float8 NOT NULL, seq bigint NOT NULL,
+  PRIMARY KEY (namespace, a, b, relation));
+CREATE INDEX edges_by_end ON edges (namespace, b);
+
+CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE snapshots (
+  namespace text COLLATE "C" NOT NULL, name text NOT NULL, part integer NOT NULL, parts integer NOT NULL,
+  watermark bigint NOT NULL, data bytea NOT NULL, UNIQUE (namespace, name, part));
+
+CREATE TABLE documents (
+  namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, length real NOT NULL, terms text[] COLLATE "C" NOT NULL,
+  PRIMARY KEY (namespace, mem));
+CREATE TABLE postings (
+  namespace text COLLATE "C" NOT NULL, term text COLLATE "C" NOT NULL, mem bigint NOT NULL, tf real NOT NULL,
+  length real NOT NULL, PRIMARY KEY (namespace, term, mem) INCLUDE (tf, length));
+{terms}
+CREATE TABLE mentions (
+  namespace text COLLATE "C" NOT NULL, entity text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
+  name text NOT NULL, PRIMARY KEY (namespace, entity, id));
+CREATE INDEX mentions_by_memory ON mentions (namespace, id, entity);
+CREATE TABLE pointers (
+  namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL,
+  PRIMARY KEY (namespace, id, target));
+CREATE INDEX pointers_by_target ON pointers (namespace, target);
+
+CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
+  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
+  RETURNING c.seq, c.at $$
+""".replace("{terms}", derived.TERMS_TABLE)
+
+TENANT_TABLES = (
+    "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
+    "terms", "mentions", "pointers",
+)  # fmt: skip
+"""The tables whose rows belong to a namespace (and `embeddings`, once it is there)."""
+
+# What `hybridmem.core.times.epoch` reads from a JSON text or number, as SQL: NULL when it is no time.
+EPOCH = r"""
+CREATE FUNCTION epoch(given text, number boolean) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+  plain text := btrim(given, E' \t\n\r\f\v');
+  parts text[];
+  seconds float8;
+  zone text;
+  shift integer := 0;
+BEGIN
+  IF number OR plain ~ '^[+-]?[0-9]{9,}([.][0-9]+)?$' THEN
+    seconds := plain::float8;
+    IF abs(seconds) > 1e11 THEN seconds := seconds / 1000; END IF;
+  ELSE
+    parts := regexp_match(plain, '^([0-9]{4})(-?)([0-9]{2})(-?)([0-9]{2})'
+      '(?:[Tt ]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})'
+      '(?:[.,]([0-9]+))?)?)?\s*([Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?$');
+    IF parts IS NULL OR parts[2] <> parts[4] OR coalesce(parts[6], '0')::int > 23 OR coalesce(parts[7], '0')::int > 59
+       OR coalesce(parts[8], '0')::int > 59 OR parts[1] = '0000' THEN RETURN NULL; END IF;
+    zone := parts[10];
+    IF zone IS NOT NULL AND upper(zone) <> 'Z' THEN
+      shift := rpad(replace(substr(zone, 2), ':', ''), 4, '0')::int;
+      IF shift / 100 > 23 OR shift % 100 > 59 THEN RETURN NULL; END IF;
+      shift := (shift / 100) * 3600 + (shift % 100) * 60;
+      IF left(zone, 1) = '-' THEN shift := -shift; END IF;
+    END IF;
+    seconds := (make_date(parts[1]::int, parts[3]::int, parts[5]::int) - DATE '1970-01-01')::float8 * 86400
+      + coalesce(parts[6], '0')::int * 3600 + coalesce(parts[7], '0')::int * 60 + coalesce(parts[8], '0')::int - shift;
+    IF parts[9] IS NOT NULL THEN seconds := seconds + rpad(left(parts[9], 6), 6, '0')::int / 1e6::float8; END IF;
+  END IF;
+  IF seconds >= -62135596800 AND seconds < 253402300800 THEN RETURN seconds; END IF;
+  RETURN NULL;
+EXCEPTION WHEN data_exception THEN RETURN NULL;
+END $$
+"""
+
+# The role's own name decides, which no statement of the role can change (a setting could be).
+_MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
+
+
+def protect(conn: Conn, table: str, /) -> None:
+    """Row-level security for one table: a role sees and changes the rows of its namespaces."""
+    conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
+    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_MINE}) WITH CHECK ({_MINE})")
+
+
+Migration = Callable[[Conn], None]
+
+
+def _drop_full_indexes(conn: Conn) -> None:
+    """1 → 2: the HNSW indexes hold half-precision vectors; those of full vectors are built anew when searched."""
+    found = conn.raw.execute(
+        "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() "
+        "AND indexname LIKE 'embeddings\\_hnsw\\_%'"
+    )
+    for (name,) in found.fetchall():
+        conn.raw.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
+
+
+def _count_terms(conn: Conn) -> None:
+    """2 → 3: how many memories have a term is kept. Clients that do not count, and are still open, may not write."""
+    from hybridmem.stores.postgres.derived import Deriver  # which is built on these tables
+
+    conn.raw.execute("SET LOCAL statement_timeout = 0")
+    conn.raw.execute(derived.TERMS_TABLE)
+    derived.recount_terms(conn.raw)
+    set_setting(conn, "derived", {**Deriver().to_dict(), **(get_setting(conn, "derived") or {})})
+    if conn.raw.execute("SELECT to_regclass('tenants')").fetchone() != (None,):
+        protect(conn, "terms")
+        for (role,) in conn.raw.execute("SELECT DISTINCT role FROM tenants JOIN pg_roles ON rolname = role").fetchall():
+            conn.raw.execute(
+                sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON terms TO {}").format(sql.Identifier(role))
+            )
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms}
+"""From each version to the next: `{1: change}` brings a store of version 1 to version 2."""
+
+
+def prepare(
+    conn: Conn, schema: str, name: str, /, *, version: int = VERSION, migrations: Mapping[int, Migration] = MIGRATIONS
+) -> None:
+    """Create the tables in an empty schema, migrate an older one, refuse a newer one.
+
+    Runs in a transaction that holds the store alone, so that two clients never both create or migrate.
+    """
+    found = version_of(conn, schema)
+    if found is None:
+        conn.raw.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        conn.raw.execute(TABLES)
+        conn.raw.execute(EPOCH)
+        set_setting(conn, "version", VERSION)
+        found = VERSION
+    if found > version:
+        raise SchemaVersionError(
+            f"{name} has schema version {found}, and this hybridmem reads up to {version}: upgrade hybridmem to open it"
+        )
+    for step in range(found, version):
+        migrations[step](conn)
+        set_setting(conn, "version", step + 1)
+
+
+def version_of(conn: Conn, schema: str, /) -> int | None:
+    """The version of the tables; None when there are none."""
+    there = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'settings'"
+    if conn.raw.execute(there, (schema,)).fetchone() is None:
+        return None
+    return int(get_setting(conn, "version") or 0)
+
+
+def get_setting(conn: Conn, key: str, /) -> Any:
+    """A setting of the store itself (never exported), or None."""
+    row = conn.raw.execute("SELECT value FROM settings WHERE key = %s", (key,)).fetchone()
+    return None if row is None else json.loads(row[0])
+
+
+def set_setting(conn: Conn, key: str, value: Any, /) -> None:
+    """Write a setting of the store itself."""
+    conn.raw.execute(
+        "INSERT INTO settings VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, json.dumps(value)),
+    )
+
+
+def has_vectors(conn: Conn, /) -> bool:
+    """Whether the store has room for vectors."""
+    # Reading a table makes the server look at what others have created meanwhile; to_regclass alone does not, and a
+    # client that has just waited for another's lock would still not see the table.
+    found = conn.raw.execute("SELECT 1 FROM pg_class WHERE oid = to_regclass('embeddings')").fetchone()
+    return found is not None
+
+
+def ensure_vectors(conn: Conn, name: str, /) -> None:
+    """Make room for vectors: pgvector and the table that needs it. Done once, with the first vector."""
+    if has_vectors(conn):
+        return
+    try:
+        with conn.raw.transaction():
+            conn.raw.execute("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public")
+    except psycopg.Error as error:
+        raise StoreError(
+            f"{name}: vectors need the extension pgvector, which cannot be created here: install it on the server and "
+            f"run CREATE EXTENSION vector as its owner, or open the memory with embedder=None ({one_line(error)})"
+        ) from error
+    conn.raw.execute(
+        'CREATE TABLE IF NOT EXISTS embeddings (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, '
+        "dim integer NOT NULL, embedding vector NOT NULL, PRIMARY KEY (namespace, mem))"
+    )
+    conn.raw.execute("ALTER TABLE embeddings ALTER embedding SET STORAGE MAIN")

@@ -1,0 +1,1 @@
+"""Searching inside the PostgreSQL server."""

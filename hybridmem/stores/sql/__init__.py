@@ -1,0 +1,1 @@
+"""Reading and writing the log in SQL: shared by SQLite and PostgreSQL."""

@@ -1,0 +1,220 @@
+"""Memories to database columns and back: text made storable, JSON, times, vectors. Shared by every SQL store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+
+from hybridmem.core import validation
+from hybridmem.core.times import epoch, from_epoch, iso
+from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.filters.parse import clean
+from hybridmem.stores.sql.validation import check_edge, check_memory, check_namespace, check_view, seconds
+
+__all__ = [
+    "BODY",
+    "body_row",
+    "check_edge",
+    "check_memory",
+    "check_namespace",
+    "check_view",
+    "clean",
+    "decode_vector",
+    "dump",
+    "encode_vector",
+    "memory_from",
+    "seconds",
+    "words",
+]
+
+BODY = (
+    "title",
+    "tags",
+    "predicate",
+    "subject",
+    "source_id",
+    "thread",
+    "type",
+    "entities",
+    "created_at",
+    "updated_at",
+    "confidence",
+    "supersedes",
+    "metadata",
+    "text",
+)
+"""The columns of a memory's body, in the order of `body_row`; the other fields can change without a new body."""
+
+_DEPTH = 100
+
+
+# --- out to the database
+
+
+def body_row(memory: Memory, created: float | None, updated: float | None, confidence: float, /) -> tuple[Any, ...]:
+    """A memory's body in the order of BODY."""
+    return (
+        clean(memory.title),
+        _strings(memory.tags, "tags"),
+        clean(memory.predicate),
+        clean(memory.subject),
+        _named(memory.source_id),
+        _named(memory.thread),
+        clean(memory.type),
+        _strings(memory.entities, "entities"),
+        created,
+        updated,
+        confidence,
+        _named(memory.supersedes),
+        dump(memory.metadata) if memory.metadata else None,
+        clean(memory.text),
+    )
+
+
+def _named(text: str | None) -> str | None:
+    """An empty name is none: memories without a source are not chunks of one document, nor one conversation."""
+    return clean(text) if text else None
+
+
+def _strings(values: Sequence[str], field: str) -> str | None:
+    if values is None:
+        return None
+    if type(values) is not tuple:
+        values = validation.listed(f"Memory.{field}", values, "str")
+    if not values:
+        return None
+    for value in values:
+        if not isinstance(value, str):
+            validation.refuse(f"one of Memory.{field}", value, "a str")
+    return _word_list(tuple(values))
+
+
+@lru_cache(maxsize=2048)  # the same few tags come in again and again
+def _word_list(values: tuple[str, ...]) -> str:
+    return _encode(list(map(clean, values)))
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def dump(metadata: Mapping[str, Any], /) -> str:
+    """Metadata as JSON. Times become ISO-8601 text, tuples and sets lists, numpy numbers plain ones.
+
+    >>> dump({"when": date(2024, 5, 1), "n": (1, 2)})
+    '{"when": "2024-05-01", "n": [1, 2]}'
+    """
+    if not isinstance(metadata, Mapping):
+        raise ConfigError(f"Memory.metadata must be a mapping, not {metadata!r}")
+    try:
+        text = _encode(metadata)
+    except (TypeError, ValueError, RecursionError):  # not plain JSON yet
+        return _encode(_plain(metadata, "metadata", 0))
+    plain = text.isascii() and "\\u0000" not in text and text.count("{") + text.count("[") <= _DEPTH
+    return text if plain else _encode(_plain(metadata, "metadata", 0))
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - one line per kind of value
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return clean(str(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigError(f"{where} is {value!r}: JSON has no such number, use None")
+        return float(value)
+    if depth > _DEPTH:
+        raise ConfigError(f"metadata is nested deeper than {_DEPTH} levels (or contains itself)")
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return [_plain(item, where, depth + 1) for item in sorted(value, key=repr)]
+    if isinstance(value, datetime):
+        stamp = epoch(value)
+        return value.isoformat() if stamp is None else iso(stamp)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist(), where, depth + 1)
+    raise ConfigError(f"{where} is a {type(value).__name__}, which JSON cannot hold; use str, numbers, lists, mappings")
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str):
+        return clean(key)
+    if not isinstance(key, int | float):
+        raise ConfigError(f"{where} has the key {key!r}: keys must be str")
+    return _encode(key)
+
+
+def words(text: str, /) -> int:
+    """The length of a text as ranking counts it (`Entry.words`)."""
+    return len(text.split())
+
+
+# --- back from the database
+
+
+_decode = json.JSONDecoder().raw_decode  # json.loads without its questions about what it was given
+
+
+@lru_cache(maxsize=2048)  # the same few tags come back again and again
+def _tuple(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+class _Draft:
+    """A Memory in the making: the same slots, not frozen yet.
+
+    A frozen dataclass sets each of its 20 fields through `object.__setattr__`, which takes longer than all the rest of
+    reading a row; plain assignments and a change of class at the end take a sixth of it.
+    """
+
+    __slots__ = Memory.__slots__
+
+
+def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
+    """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
+    m: Any = _Draft()
+    (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
+     m.type, entities, created, updated, m.confidence, m.supersedes, metadata, m.text) = row  # fmt: skip
+    m.namespace = namespace
+    m.tags = _tuple(tags) if tags else ()
+    m.entities = _tuple(entities) if entities else ()
+    m.created_at = moment = None if created is None else from_epoch(created)
+    m.updated_at = moment if updated == created else None if updated is None else from_epoch(updated)
+    m.last_accessed = None if accessed is None else from_epoch(accessed)
+    m.metadata = _decode(metadata)[0] if metadata else {}
+    m.__class__ = Memory
+    return cast("Memory", m)
+
+
+# --- vectors
+
+
+def encode_vector(vector: Any, id_: str, /) -> bytes | None:
+    """A vector as little-endian float32 bytes; None stays None."""
+    if vector is None:
+        return None
+    try:
+        array = np.asarray(vector, dtype="<f4")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EmbeddingError(f"the vector of memory {id_!r} is not numeric: {error}") from error
+    if array.ndim != 1 or array.size == 0:
+        raise EmbeddingError(f"the vector of memory {id_!r} must have one dimension, not the shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise EmbeddingError(f"the vector of memory {id_!r} has values that are not finite")
+    return array.tobytes()
+
+
+def decode_vector(data: bytes | None, /) -> Any:
+    """The float32 array of stored bytes (read-only, no copy); None stays None."""
+    return None if data is None else np.frombuffer(data, dtype="<f4")

@@ -1,0 +1,300 @@
+"""Reading the SQLite log: a view's memories, entries, edges and changes, now or as of a moment."""
+
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from hybridmem.core.protocols import Change, Version, View
+from hybridmem.core.types import Edge, Entry, Memory
+from hybridmem.filters.parse import FIELDS
+from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from
+from hybridmem.stores.sqlite.log import DELETE, ERASE, VECTOR, VITALS, marks
+
+__all__ = [
+    "Scope",
+    "changes",
+    "columns",
+    "count",
+    "edges",
+    "entries",
+    "get",
+    "history",
+    "ids",
+    "last_seq",
+    "namespaces",
+    "page",
+    "scope",
+    "unembedded",
+    "vector_pieces",
+    "vectors",
+]
+
+_MOMENTS = 256
+_PIECE = 512
+"""Vectors read at a time: few enough to stay in the processor's cache until they stand in the matrix."""
+_VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
+_BODY = ", ".join(f"b.{name}" for name in BODY)
+_ENTRY = (
+    "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
+    "{h}.access_count, {h}.last_accessed, {e}.words"
+)
+
+_entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own
+
+
+class Scope(NamedTuple):
+    """A view as SQL: which rows to read (`m` memories, `h` where they stood, `b` bodies) and which are visible."""
+
+    h: str
+    """The alias of the row that says where a memory stands: `m` itself now, a version as of a moment."""
+    tables: str
+    visible: str
+    where: str
+    """The rows in view; bind the namespace."""
+    memory: str
+    """The columns that `memory_from` takes."""
+    limit: int | None
+    """The last seq that counts, for a view as of a moment."""
+
+
+def columns(view: View, /) -> dict[str, str]:
+    """Where a filter finds each field in the statements below."""
+    h = "m" if view.as_of is None else "h"
+    places = dict.fromkeys(("id", "namespace"), "m") | dict.fromkeys(
+        ("status", "strength", "access_count", "last_accessed"), h
+    )
+    return {name: f"{places.get(name, 'b')}.{name}" for name in (*FIELDS, "metadata")}
+
+
+def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
+    """Read a view: now straight from `memories`; as of T from the newest version of each recorded by then."""
+    return _scope(view.superseded, None if view.as_of is None else _seq_at(conn, view.as_of))
+
+
+@lru_cache(maxsize=64)
+def _scope(superseded: bool, limit: int | None) -> Scope:
+    h = "m" if limit is None else "h"
+    visible = f"{h}.live" if superseded else f"{h}.live AND {h}.status <> 'superseded'"
+    tables = "memories m"
+    if limit is not None:
+        newest = f"(SELECT max(v.seq) FROM versions v WHERE v.mem = m.mem AND v.seq <= {limit:d})"
+        tables = f"memories m JOIN versions h ON h.seq = {newest}"
+    where = f"m.namespace = ? AND {visible}"
+    return Scope(h, tables, visible, where, f"m.id, {_VITALS.format(h=h)}, {_BODY}", limit)
+
+
+def last_seq(conn: sqlite3.Connection, /) -> int:
+    """The newest number of the whole store."""
+    return int(conn.execute("SELECT seq FROM state").fetchone()[0])
+
+
+def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
+    """The last seq recorded at or before a moment: recorded times never run backwards, so bisection finds it."""
+    if not isinstance(conn, sqlite3.Connection):  # a server finds it by itself, in one round trip
+        return int(conn.seq_at(moment))
+    newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
+    if at <= moment:
+        return int(newest)
+    known: dict[float, int] = getattr(conn, "moments", {})
+    found = known.get(moment)
+    if found is None:  # and it stays so: whatever is recorded from now on is later than this moment
+        if len(known) >= _MOMENTS:
+            known.clear()
+        found = known[moment] = max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+    return found
+
+
+def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
+    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"
+    low, high = 0, newest
+    while low < high:  # everything up to `low` counts; nothing after `high` does
+        middle = (low + high) // 2
+        row = conn.execute(query, (middle,)).fetchone()
+        if row is None or row[0] > high or row[1] > moment:
+            high = middle
+        else:
+            low = row[0]
+    return low
+
+
+# --- memories
+
+
+def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Memory]:
+    """The memories in view among some ids (a few hundred at most)."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT {s.memory} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
+        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        (view.namespace, *ids_),
+    ).fetchall()
+    namespace = view.namespace
+    return {row[0]: memory_from(row, namespace) for row in rows}
+
+
+def page(
+    conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]], /, *, after: str, size: int
+) -> list[Memory]:
+    """The next memories by id that meet a condition."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT {s.memory} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
+        f"WHERE {s.where} AND m.id > ? AND {condition[0]} ORDER BY m.id LIMIT ?",
+        (view.namespace, after, *condition[1], size),
+    ).fetchall()
+    return [memory_from(row, view.namespace) for row in rows]
+
+
+def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]] | None, /) -> frozenset[str]:
+    """The ids in view that meet a condition."""
+    s = scope(conn, view)
+    sql, parameters = f"SELECT m.id FROM {s.tables} WHERE {s.where}", []
+    if condition is not None:
+        sql = f"SELECT m.id FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body WHERE {s.where} AND {condition[0]}"
+        parameters = list(condition[1])
+    return frozenset([row[0] for row in conn.execute(sql, (view.namespace, *parameters))])
+
+
+def count(conn: sqlite3.Connection, view: View, /) -> int:
+    """How many memories are in view."""
+    s = scope(conn, view)
+    sql = f"SELECT count(*) FROM {s.tables} WHERE {s.where}"
+    return int(conn.execute(sql, (view.namespace,)).fetchone()[0])
+
+
+def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
+    """What ranking needs to know of every memory in view, oldest version first."""
+    s = scope(conn, view)
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
+    columns = _ENTRY.format(h=s.h, e=e)
+    rows = conn.execute(
+        f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",
+        (view.namespace,),
+    )
+    return list(map(_entry, rows))
+
+
+def vector_pieces(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
+    """Every vector in view, a few hundred at a time: id, updated_at and little-endian float32."""
+    s = scope(conn, view)
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
+    rows = conn.execute(
+        f"SELECT m.id, {e}.updated_at, x.data FROM {tables} JOIN vectors x ON x.seq = {s.h}.vector "
+        f"WHERE {s.where} ORDER BY {s.h}.seq",
+        (view.namespace,),
+    )
+    while piece := rows.fetchmany(_PIECE):
+        yield piece
+
+
+def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
+    """The vectors of the memories in view among some ids."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT m.id, x.data FROM {s.tables} JOIN vectors x ON x.seq = {s.h}.vector "
+        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        (view.namespace, *ids_),
+    )
+    return {id_: decode_vector(data) for id_, data in rows}
+
+
+def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bool) -> list[Version]:
+    """Every version of a memory, oldest first."""
+    hidden = (VECTOR,) if vitals else (VECTOR, VITALS)
+    rows = conn.execute(
+        f"SELECT h.seq, h.at, h.op, m.id, {_VITALS.format(h='h')}, {_BODY} FROM memories m "
+        "JOIN versions h ON h.mem = m.mem JOIN bodies b ON b.seq = h.body "
+        f"WHERE m.namespace = ? AND m.id = ? AND h.op NOT IN ({marks(len(hidden))}) ORDER BY h.seq",
+        (namespace, id_, *hidden),
+    )
+    return [Version(seq, at, memory_from(row, namespace), op in (DELETE, ERASE)) for seq, at, op, *row in rows]
+
+
+def unembedded(conn: sqlite3.Connection, namespace: str, after: str, size: int, /) -> list[str]:
+    """The ids of memories without a vector, in order: at most `size` of those after a given one."""
+    query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND vector IS NULL ORDER BY id LIMIT ?"
+    return [row[0] for row in conn.execute(query, (namespace, after, size))]
+
+
+def namespaces(conn: sqlite3.Connection, /) -> list[str]:
+    """The namespaces that hold at least one memory, hopping over the index instead of reading every row."""
+    found, last = [], conn.execute("SELECT min(namespace) FROM memories").fetchone()[0]
+    while last is not None:
+        if conn.execute("SELECT 1 FROM memories WHERE namespace = ? AND live LIMIT 1", (last,)).fetchone():
+            found.append(last)
+        last = conn.execute("SELECT min(namespace) FROM memories WHERE namespace > ?", (last,)).fetchone()[0]
+    return found
+
+
+# --- edges and changes
+
+
+def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
+    """The links whose both ends are in view."""
+    s = scope(conn, view)
+    rows = _standing_edges(conn, s, view.namespace)
+    if not rows:
+        return []
+    seen = ids(conn, view, None)
+    return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
+
+
+def _standing_edges(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
+    if s.limit is None:
+        sql = "SELECT seq, a, b, relation, weight FROM edges WHERE namespace = ? ORDER BY seq"
+        return conn.execute(sql, (namespace,)).fetchall()
+    newest: dict[tuple[str, str, str], tuple[Any, ...]] = {}
+    sql = "SELECT seq, a, b, relation, weight, gone FROM edge_log WHERE namespace = ? AND seq <= ? ORDER BY seq"
+    for *row, gone in conn.execute(sql, (namespace, s.limit)):
+        key = (row[1], row[2], row[3])
+        newest.pop(key, None)
+        if not gone:
+            newest[key] = tuple(row)
+    return list(newest.values())
+
+
+def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
+    """The view's changes after `since`, oldest first, each memory once as it now stands."""
+    s = scope(conn, view)
+    linked = _edge_changes(conn, s, since, view.namespace)
+    stream = _memory_changes(conn, s, since, view.namespace, with_vectors=vectors)
+    return heapq.merge(stream, linked, key=attrgetter("seq")) if linked else stream
+
+
+def _memory_changes(
+    conn: sqlite3.Connection, s: Scope, since: int, namespace: str, *, with_vectors: bool
+) -> Iterator[Change]:
+    data, join = ("x.data", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL", "")
+    written = "m.written" if s.limit is None else f"{s.h}.seq"
+    gone = f"AND {s.visible}" if not since else ""
+    rows = conn.execute(
+        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, {s.memory} FROM {s.tables} "
+        f"LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
+        f"WHERE m.namespace = ? AND {s.h}.seq > ? {gone} ORDER BY {s.h}.seq",
+        (namespace, since),
+    )
+    for row in rows:
+        if row[2]:
+            memory = memory_from(row[5:], namespace)
+            yield Change(row[0], row[5], memory, decode_vector(row[3]), None, False, row[1] > since, row[4])
+        else:
+            yield Change(row[0], row[5])
+
+
+def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:
+    if not since:
+        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _standing_edges(conn, s, namespace)]
+    upto = 2**62 if s.limit is None else s.limit
+    rows = conn.execute(
+        "SELECT seq, a, b, relation, weight, gone FROM edge_log "
+        "WHERE seq > ? AND seq <= ? AND namespace = ? ORDER BY seq",
+        (since, upto, namespace),
+    )
+    return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]

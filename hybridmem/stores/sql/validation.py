@@ -1,0 +1,101 @@
+"""What a store refuses, before it takes a lock: the field, its value and what is allowed are named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from hybridmem.core import validation
+from hybridmem.core.protocols import View
+from hybridmem.core.times import epoch
+from hybridmem.core.types import Edge, Memory, Status
+from hybridmem.errors import ConfigError
+from hybridmem.filters.parse import clean
+
+__all__ = ["check_edge", "check_memory", "check_namespace", "check_view", "seconds"]
+
+_STATUSES: tuple[str, ...] = get_args(Status)
+_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
+_OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
+_OPTIONAL = (str, type(None))
+
+
+def check_memory(memory: Memory, /, *, namespace: str) -> None:
+    """Refuse what could not be stored or would break a promise, naming the field, the value and what is allowed."""
+    if not isinstance(memory, Memory):
+        raise ConfigError(f"a store takes Memory objects, not {type(memory).__name__}")
+    _check_texts(memory)
+    if clean(memory.id) != memory.id:
+        raise ConfigError(f"a memory's id must be encodable text, not {memory.id!r}")
+    if memory.namespace not in ("", namespace):
+        raise ConfigError(
+            f"memory {memory.id!r} belongs to namespace {memory.namespace!r} and cannot be put into {namespace!r}: "
+            "pass that namespace, or a copy with namespace=''"
+        )
+    if not isinstance(memory.status, str) or memory.status not in _STATUSES:
+        validation.refuse("Memory.status", memory.status, ", ".join(_STATUSES))
+    if not isinstance(memory.metadata, Mapping):
+        validation.refuse("Memory.metadata", memory.metadata, "a mapping")
+    if memory.supersedes and memory.supersedes == memory.id:
+        raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
+    _check_numbers(memory)
+
+
+def check_namespace(namespace: str, /) -> str:
+    """The namespace itself, or an error when it is not text that can be stored."""
+    if not isinstance(namespace, str) or clean(namespace) != namespace:
+        validation.refuse("namespace", namespace, "encodable text")
+    return namespace
+
+
+def check_view(view: Any, /) -> None:
+    """Refuse what is no view: `View(namespace, as_of, superseded)`."""
+    if not isinstance(view, View):
+        validation.refuse("view", view, "View(namespace, as_of, superseded)")
+    check_namespace(view.namespace)
+    if view.as_of is not None and type(view.as_of) is not float:
+        validation.number("View.as_of", view.as_of, "epoch seconds, or None")
+    if view.superseded is not True and view.superseded is not False:
+        validation.flag("View.superseded", view.superseded)
+
+
+def _check_texts(memory: Memory) -> None:
+    for name in _TEXTS:
+        if not isinstance(getattr(memory, name), str):
+            validation.refuse(f"Memory.{name}", getattr(memory, name), "a str")
+    for name in _OPTIONAL_TEXTS:
+        if not isinstance(getattr(memory, name), _OPTIONAL):
+            validation.refuse(f"Memory.{name}", getattr(memory, name), "a str or None")
+
+
+def _check_numbers(memory: Memory) -> None:
+    for name in ("strength", "confidence"):
+        value = getattr(memory, name)
+        if type(value) is not float or not 0 <= value <= 1:
+            validation.number(f"Memory.{name}", value, "a number from 0 to 1", low=0, high=1)
+    count = memory.access_count
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**63:
+        validation.refuse("Memory.access_count", count, "a whole number from 0 up")
+
+
+def check_edge(edge: Edge, /) -> Edge:
+    """The edge as it is stored, or an error naming what is wrong with it."""
+    if not isinstance(edge, tuple) or not 2 <= len(edge) <= 4:  # noqa: PLR2004 - a, b, relation, weight
+        raise ConfigError(f"an edge is Edge(a, b, relation, weight), not {edge!r}")
+    edge = Edge(*edge)
+    for name in ("a", "b", "relation"):
+        value = getattr(edge, name)
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"Edge.{name} must be a non-empty str, not {value!r}")
+    validation.number("Edge.weight", edge.weight, "a finite number from 0 up", low=0)
+    return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(edge.weight))
+
+
+def seconds(value: Any, field: str, /) -> float | None:
+    """A time field as epoch seconds; None stays None; anything unreadable is an error."""
+    if value is None:
+        return None
+    result = epoch(value)
+    if result is None:
+        raise ConfigError(f"{field} must be a datetime, date, ISO-8601 text or epoch number, not {value!r}")
+    return result

@@ -1,0 +1,197 @@
+"""Writing the SQLite log: every change is a new version with the next number; `memories` shows where each stands."""
+
+# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridmem.core.types import Edge
+
+__all__ = ["COLUMNS", "DELETE", "ERASE", "OPS", "PUT", "STATUS", "VECTOR", "VITALS", "Head", "Log", "marks"]
+
+PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
+OPS = ("put", "vitals", "status", "delete", "vector", "erase")
+
+_CHUNK = 500  # ids per lookup: well below every SQLite's limit of bound values
+
+
+@dataclass(slots=True)
+class Head:
+    """Where one memory stands: the columns of `memories`, in order, then what a write needs to compare with."""
+
+    mem: int
+    namespace: str
+    id: str
+    seq: int = 0
+    written: int = 0
+    live: int = 0
+    body: int | None = None
+    vector: int | None = None
+    status: str = "active"
+    strength: float = 1.0
+    access_count: int = 0
+    last_accessed: float | None = None
+    decayed: float = 0.0
+    born: int = 0
+    source_id: str | None = None
+    thread: str | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
+    confidence: float = 1.0
+    words: int = 0
+    title: str | None = None
+    text: str | None = None
+    supersedes: str | None = None
+
+
+COLUMNS = (
+    "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
+    "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
+)  # fmt: skip
+_HEAD = ", ".join(f"m.{name}" for name in COLUMNS)
+_UPSERT = (
+    f"INSERT INTO memories ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+    f"ON CONFLICT (mem) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS[3:])}"
+)
+
+
+def marks(count: int, /) -> str:
+    """`?, ?, ?` for a list of bound values."""
+    return ", ".join("?" * count)
+
+
+class Log:
+    """One write transaction's pen. Rows gather in lists and go out in bulk; `finish` moves the store's counter."""
+
+    def __init__(self, conn: sqlite3.Connection, /, *, now: float) -> None:
+        self.conn = conn
+        self._start, last = conn.execute("SELECT seq, at FROM state").fetchone()
+        self.seq: int = self._start
+        self.at = max(now, last)  # recorded times never run backwards: what was known at T is then a prefix of the log
+        self._mem: int | None = None
+        self._heads: dict[tuple[str, str], Head] = {}
+        self._dirty: dict[int, Head] = {}
+        self._versions: list[tuple[Any, ...]] = []
+        self._bodies: list[tuple[Any, ...]] = []
+        self._vectors: list[tuple[int, bytes]] = []
+
+    # --- finding memories
+
+    def heads(self, namespace: str, ids: Iterable[str], /, *, text: bool = False) -> dict[str, Head]:
+        """The heads of the ids that this namespace has ever known, deleted ones too; with their text if asked."""
+        wanted = list(dict.fromkeys(ids))
+        missing = [id_ for id_ in wanted if (namespace, id_) not in self._heads]
+        for start in range(0, len(missing), _CHUNK):
+            self._fetch(namespace, missing[start : start + _CHUNK], text)
+        found = ((id_, self._heads.get((namespace, id_))) for id_ in wanted)
+        return {id_: head for id_, head in found if head is not None}
+
+    def _fetch(self, namespace: str, ids: Sequence[str], text: bool) -> None:
+        body = (
+            ("b.title, b.text, b.supersedes", "LEFT JOIN bodies b ON b.seq = m.body")
+            if text
+            else ("NULL, NULL, NULL", "")
+        )
+        rows = self.conn.execute(
+            f"SELECT {_HEAD}, {body[0]} FROM memories m {body[1]} "
+            f"WHERE m.namespace = ? AND m.id IN ({marks(len(ids))})",
+            (namespace, *ids),
+        )
+        for row in rows:
+            self._heads[namespace, row[2]] = Head(*row)
+
+    def head(self, namespace: str, id_: str, /) -> Head:
+        """The head of a memory, a fresh one if the namespace has never known it."""
+        head = self._heads.get((namespace, id_))
+        if head is None:
+            if self._mem is None:
+                self._mem = self.conn.execute("SELECT COALESCE(max(mem), 0) FROM memories").fetchone()[0]
+            self._mem = mem = (self._mem or 0) + 1
+            head = self._heads[namespace, id_] = Head(mem, namespace, id_)
+        return head
+
+    # --- recording
+
+    def record(
+        self, head: Head, op: int, /, *, body: tuple[Any, ...] | None = None, vector: bytes | None = None
+    ) -> int:
+        """Append the next version of a memory: where `head` now stands, with a new body or vector if given."""
+        self.seq = seq = self.seq + 1
+        self._heads[head.namespace, head.id] = head
+        head.seq = seq
+        head.born = head.born or seq
+        if op != VITALS:
+            head.written = seq
+        if body is not None:
+            head.body = seq
+            self._bodies.append((seq, head.words, *body))
+        if vector is not None:
+            head.vector = seq
+            self._vectors.append((seq, vector))
+        self._versions.append(
+            (seq, head.mem, self.at, op, head.live, head.body, head.vector, head.status, head.strength,
+             head.access_count, head.last_accessed, head.decayed, head.born)
+        )  # fmt: skip
+        self._dirty[head.mem] = head
+        return seq
+
+    def link(self, namespace: str, edge: Edge, /, *, gone: bool = False) -> None:
+        """Append a link or its removal."""
+        self.seq = seq = self.seq + 1
+        self.conn.execute(
+            "INSERT INTO edge_log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (seq, self.at, namespace, *edge, gone)
+        )
+        if gone:
+            self.conn.execute(
+                "DELETE FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?", (namespace, *edge[:3])
+            )
+        else:
+            self.conn.execute("INSERT OR REPLACE INTO edges VALUES (?, ?, ?, ?, ?, ?)", (namespace, *edge, seq))
+
+    def weights(self, namespace: str, edges: Sequence[Edge], /) -> dict[tuple[str, str, str], float]:
+        """The weights of those of these links that stand."""
+        query = "SELECT weight FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?"
+        keys = {edge[:3] for edge in edges}
+        rows = ((key, self.conn.execute(query, (namespace, *key)).fetchone()) for key in keys)
+        return {key: float(row[0]) for key, row in rows if row is not None}
+
+    def unlink_all(self, namespace: str, id_: str, /) -> None:
+        """Remove every link of a memory, so that none ever dangles."""
+        rows = self.conn.execute(
+            "SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND a = ? "
+            "UNION SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND b = ?",
+            (namespace, id_, namespace, id_),
+        ).fetchall()
+        for row in rows:
+            self.link(namespace, Edge(*row), gone=True)
+
+    def flush(self) -> None:
+        """Send the gathered rows to the database, and forget the heads (a long load must not keep them all)."""
+        many = self.conn.executemany
+        many(f"INSERT INTO bodies VALUES ({marks(16)})", self._bodies)
+        many("INSERT INTO vectors VALUES (?, ?)", self._vectors)
+        many(f"INSERT INTO versions VALUES ({marks(13)})", self._versions)
+        many(_UPSERT, map(_head_row, self._dirty.values()))
+        for rows in (self._bodies, self._vectors, self._versions):
+            rows.clear()
+        self._dirty.clear()
+        self._heads.clear()
+
+    def finish(self) -> None:
+        """Flush, and move the store's counter: the last act of the transaction."""
+        self.flush()
+        if self.seq == self._start:
+            return
+        self.conn.execute("UPDATE state SET seq = ?, at = ?", (self.seq, self.at))
+
+
+def _head_row(head: Head) -> tuple[Any, ...]:
+    return (
+        head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
+        head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
+        head.created_at, head.updated_at, head.confidence, head.words,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Conformance suites for people who write their own store or index."""

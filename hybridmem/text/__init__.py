@@ -1,0 +1,1 @@
+"""Tokenising: analyzer, stemmer, stop words, folding, entities."""

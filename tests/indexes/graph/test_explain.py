@@ -1,0 +1,170 @@
+"""The graph as an arm: its paths, a memory's edges and namespaces, and one run with every number written out."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from hybridmem.core.protocols import Change
+from hybridmem.core.types import Activation, Context, Edge, Hits, Memory, Ranking
+from hybridmem.fusion.stages import Competition, Conflicts, Pack
+from hybridmem.indexes.bm25.index import BM25Index
+from hybridmem.indexes.graph.explain import arm_paths, explain_arm, path_line
+from hybridmem.indexes.graph.index import GraphIndex
+from hybridmem.memory.memory import HybridMemory
+from tests.support.items import RowReader
+
+
+def pair():
+    index = GraphIndex()
+    index.apply([Change(n, key, Memory("text", id=key)) for n, key in enumerate("abc", 1)])
+    index.apply([Change(9, "", edge=Edge("a", "b"))])
+    return index.snapshot()
+
+
+class TestPaths:
+    def test_a_seed_of_its_own_strength_is_its_own_path(self):
+        told = arm_paths(pair(), {"a": 4.0, "b": 1.0, "c": 0.0}, ["a", "b", "c"])
+        assert told == {"a": (1.0, 0, ("a",)), "b": (0.5, 1, ("a", "related", "b"))}
+
+    def test_one_readable_line(self):
+        path = Activation(0.25, 1, ("m12", "entity Lisbon", "m40"))
+        assert path_line(path, seed="bm25 #1") == "seed m12 (bm25 #1) → entity Lisbon → m40 (0.25)"
+        assert path_line(Activation(1.0, 0, ("m12",))) == "seed m12 (1)"
+
+    def test_receipts_of_the_arm(self):
+        told = explain_arm(pair(), "q", Hits(["a"], [3.0]), Hits(["a", "b", "lost"], [1.0, 0.5, 0.1]))
+        assert [receipt.arms[0].note for receipt in told.receipts] == [
+            "seed a (bm25 #1) (1)",
+            "seed a (bm25 #1) → related → b (0.5)",
+        ]
+        assert told.arms == {"graph": "3 hits from 1 seeds of bm25"}
+        assert told.why_not("b").startswith("b is a result")
+
+
+class TestAMemorysGraph:
+    def test_edges_never_lead_out_of_a_namespace(self):
+        with HybridMemory(embedder=None) as memory:
+            ana, bo = memory.namespace("ana"), memory.namespace("bo")
+            ana.add_many(
+                [
+                    {
+                        "id": "a1",
+                        "text": "lantern",
+                        "thread": "t",
+                        "entities": ["Lisbon"],
+                        "metadata": {"links": ["b1"]},
+                    },
+                    {"id": "shared", "text": "of ana", "thread": "t"},
+                ]
+            )
+            bo.add_many(
+                [
+                    {"id": "b1", "text": "of bo", "thread": "t", "entities": ["Lisbon"]},
+                    {"id": "shared", "text": "of bo", "thread": "t", "metadata": {"links": ["a1"]}},
+                ]
+            )
+            found = ana.search_arm("graph", "lantern", k=9)
+            assert [(one.id, one.text) for one in found] == [("a1", "lantern"), ("shared", "of ana")]
+            assert bo.search_arm("graph", "lantern", k=9) == []
+
+    def test_what_is_superseded_neither_receives_nor_passes_unless_asked(self):
+        with HybridMemory(embedder=None) as memory:
+            memory.add_many(
+                [{"id": key, "text": text} for key, text in zip("abc", ("lantern", "old", "far"), strict=True)]
+            )
+            memory.link("a", "b")
+            memory.link("b", "c")
+            assert [one.id for one in memory.search_arm("graph", "lantern")] == ["a", "b", "c"]
+            memory.add("new", id="n", supersedes="b")
+            assert [one.id for one in memory.search_arm("graph", "lantern")] == ["a"]
+            assert [one.id for one in memory.search_arm("graph", "lantern", superseded=True)] == ["a", "b", "c"]
+
+    def test_a_link_is_there_for_the_next_search_and_gone_after_unlink(self):
+        with HybridMemory(embedder=None) as memory:
+            memory.add_many([{"id": "a", "text": "lantern"}, {"id": "b", "text": "boat"}])
+            assert [one.id for one in memory.search_arm("graph", "lantern")] == ["a"]
+            memory.link("a", "b", "reminds", 0.8)
+            assert [(one.id, one.score) for one in memory.search_arm("graph", "lantern")] == [
+                ("a", 1.0),
+                ("b", 0.8 * 0.5),
+            ]
+            assert memory.unlink("a", "b", "reminds")
+            assert [one.id for one in memory.search_arm("graph", "lantern")] == ["a"]
+
+    def test_an_update_keeps_its_place_in_the_thread_also_after_reopening(self, tmp_path):
+        when = datetime(2024, 5, 1, tzinfo=timezone.utc)
+        with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+            memory.add_many({"id": key, "text": f"turn {key}", "thread": "t", "created_at": when} for key in "xyz")
+            memory.update("x", text="lantern")
+            live = [(one.id, one.score) for one in memory.search_arm("graph", "lantern")]
+        with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
+            assert [(one.id, one.score) for one in memory.search_arm("graph", "lantern")] == live
+        assert live == [("x", 1.0), ("y", 0.5), ("z", 0.25)]
+
+
+NOW = datetime(2024, 6, 1, tzinfo=timezone.utc)
+NOTES = {
+    # text, days since the last access, strength, confidence, status
+    "m1": ("harbour lantern", 0, 1.0, 1.0, "active"),
+    "m2": ("harbour boat quay rope", 10, 0.5, 0.8, "active"),
+    "m3": ("captain cabin", 20, 0.9, 0.9, "active"),
+    "m4": ("captain mast", 0, 0.4, 0.5, "active"),
+}
+
+
+def row(key):
+    text, days, strength, confidence, status = NOTES[key]
+    fields = {"text": text, "last_accessed": NOW - timedelta(days=days), "strength": strength}
+    return type("Row", (), {"key": key, "fields": {**fields, "confidence": confidence, "status": status}})()
+
+
+def test_one_run_with_every_number_written_out():
+    """BM25 seeds → spreading → competition → conflicts → packing."""
+    # 1. BM25 over four texts of 2, 4, 2 and 2 words: N = 4, avgdl = 10/4 = 2.5, k1 = 1.2, b = 0.75
+    words = BM25Index()
+    words.add_many([(key, text) for key, (text, *_) in NOTES.items()])
+    idf_harbour = math.log(1 + (4 - 2 + 0.5) / (2 + 0.5))  # ln 2, in two of four
+    idf_lantern = math.log(1 + (4 - 1 + 0.5) / (1 + 0.5))  # ln(1 + 7/3), in one of four
+    short = 1 * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 2 / 2.5))  # 2.2 / 2.02
+    long = 1 * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 4 / 2.5))  # 2.2 / 2.74
+    seeds = words.search("harbour lantern", k=4)
+    assert seeds.ids == ["m1", "m2"]
+    assert seeds.scores == pytest.approx([(idf_harbour + idf_lantern) * short, idf_harbour * long], rel=1e-9)
+
+    # 2. Seeds divided by the best of them
+    m2 = idf_harbour * long / ((idf_harbour + idf_lantern) * short)
+    assert m2 == pytest.approx(0.5565415318 / 2.0661702806, rel=1e-6)  # 0.26936
+
+    # 3. Spreading: m2 –0.8– m3 –1.0– m4; each hop: · weight · 0.5
+    index = GraphIndex()
+    index.apply([Change(n, key, Memory(note[0], id=key)) for n, (key, note) in enumerate(NOTES.items(), 1)])
+    index.apply([Change(8, "", edge=Edge("m2", "m3", "mentions", 0.8)), Change(9, "", edge=Edge("m3", "m4"))])
+    hits = index.search(dict(zip(*seeds, strict=True)), k=10)
+    activation = {"m1": 1.0, "m2": m2, "m3": m2 * 0.8 * 0.5, "m4": m2 * 0.8 * 0.5 * 1.0 * 0.5}
+    assert dict(zip(*hits, strict=True)) == pytest.approx(activation, rel=1e-9)
+
+    # 4. Competition: 0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence; recency = exp(−0.05·days)
+    context = Context("harbour lantern", NOW.timestamp(), RowReader(), k=3)
+    ranking = Competition()(Ranking(hits.ids, [row(key) for key in hits.ids], hits.scores), context)
+    expected = {
+        "m1": 0.5 * 1.0 + 0.2 * 1.0 + 0.2 * 1.0 + 0.1 * 1.0,  # 1.0
+        "m2": 0.5 * m2 + 0.2 * math.exp(-0.5) + 0.2 * 0.5 + 0.1 * 0.8,  # 0.43599
+        "m3": 0.5 * m2 * 0.4 + 0.2 * math.exp(-1.0) + 0.2 * 0.9 + 0.1 * 0.9,  # 0.39745
+        "m4": 0.5 * m2 * 0.2 + 0.2 * 1.0 + 0.2 * 0.4 + 0.1 * 0.5,  # 0.35694
+    }
+    assert dict(zip(ranking.keys, ranking.scores, strict=True)) == pytest.approx(expected, rel=1e-9)
+    assert ranking.keys == ["m1", "m2", "m3", "m4"]
+    assert [round(score, 5) for score in ranking.scores] == [1.0, 0.43599, 0.39745, 0.35694]
+
+    # 5. Conflicts: m3 and m4 contradict each other; standing = strength · confidence · recency
+    assert 0.9 * 0.9 * math.exp(-1.0) > 0.4 * 0.5 * 1.0  # 0.29798 > 0.2: m4 yields
+    ranking = Conflicts(pairs=lambda keys: [("m3", "m4")])(ranking, context)
+    assert ranking.keys == ["m1", "m2", "m3", "m4"]
+    assert ranking.scores[3] == pytest.approx(expected["m4"] * 0.3, rel=1e-9)  # 0.10708
+
+    # 6. Packing 8 tokens: m1 needs ⌈15/4⌉ = 4; m2 ⌈22/4⌉ = 6 > 4 left: passed over; m3 ⌈13/4⌉ = 4 fits; full
+    packed = Pack(tokens=8)(ranking, context)
+    assert packed.keys == ["m1", "m3"]

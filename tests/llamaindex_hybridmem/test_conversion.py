@@ -1,0 +1,109 @@
+"""Nodes as the core reads them, and memories as nodes."""
+
+import math
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import Document, MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from hybridmem.core.types import Context, Memory
+from hybridmem.fusion.stages import QualityGate
+from llamaindex_hybridmem._conversion import (
+    NodeReader,
+    node_source,
+    node_text,
+    passing,
+    to_arm_list,
+    to_memory,
+    to_node,
+)
+from tests.support.llama_fakes import node
+
+READER = NodeReader()
+SOURCE = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="doc")}
+
+
+def test_columns():
+    nodes = [
+        node("a", text="one", metadata={"source_id": "s", "updated_at": 5, "mood": "good"}, embedding=[1.0]),
+        node("b", text="two", metadata={"last_modified_date": "2024-01-01"}, relationships=SOURCE),
+        Document(id_="c", text="three", metadata={"creation_date": "2023-01-01"}),
+    ]
+    assert READER.keys(nodes) == ["a", "b", "c"]
+    assert READER.column(nodes, "text") == ["one", "two", "three"]
+    assert READER.column(nodes, "vector") == [[1.0], None, None]
+    assert READER.column(nodes, "source_id") == ["s", "doc", None]
+    assert READER.column(nodes[:1], "source_id") == ["s"]
+    assert READER.column(nodes, "updated_at") == [5, "2024-01-01", None]
+    assert READER.column(nodes, "created_at") == [None, None, "2023-01-01"]
+    assert READER.column(nodes, "mood") == ["good", None, None]
+
+
+def test_the_source_of_a_node():
+    assert node_source(node("a")) is None
+    assert node_source(node("a", relationships=SOURCE)) == "doc"
+    assert node_text(TextNode(text="x", metadata={"a": 1})) == "x"
+
+
+def test_a_list_with_a_missing_score_counts_as_unscored():
+    found = [NodeWithScore(node=node("a"), score=1.0), NodeWithScore(node=node("b"))]
+    assert to_arm_list(("arm", found, [1.0, None])).scores is None
+    assert to_arm_list(("arm", found[:1], [1.0])).scores == [1.0]
+    assert to_arm_list(("arm", [], [])).items == []
+
+
+SCORES = st.one_of(st.none(), st.just(math.nan), st.floats(-1, 1))
+FLOORS = st.one_of(st.none(), st.floats(-1, 1), st.dictionaries(st.sampled_from(["arm", "other"]), st.floats(-1, 1)))
+
+
+@given(st.lists(SCORES, max_size=6), st.booleans(), FLOORS, st.one_of(st.none(), st.floats(0, 1)))
+def test_what_passes_is_what_the_gate_leaves(scores, gated, floor, relative):
+    pool = [node(f"n{i}") for i in range(len(scores))]
+    heard = ("arm", [NodeWithScore(node=one) for one in pool], scores)
+    gate = QualityGate(floor=floor, relative=relative, fallback=None) if gated else None
+    kept = to_arm_list(heard)
+    if gate is not None:
+        (kept,) = gate.apply([kept], Context("", 0.0, READER))
+    assert passing(gate, heard) == list(kept.items)
+
+
+def test_a_score_that_is_no_number_is_an_error():
+    heard = ("arm", [NodeWithScore(node=node("a"))], ["high"])
+    with pytest.raises(TypeError, match="str"):
+        passing(QualityGate(floor=0.5), heard)
+
+
+WHEN = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
+
+
+def test_a_memory_as_a_node_and_back():
+    memory = Memory(
+        "Ana moved", id="m1", title="Home", tags=("a", "b"), source_id="doc", thread="t", created_at=WHEN,
+        strength=0.5, entities=("Ana",), metadata={"mood": "good"},
+    )  # fmt: skip
+    made = to_node(memory)
+    assert made.id_ == "m1"
+    assert made.ref_doc_id == "doc"
+    assert made.metadata == {
+        "mood": "good", "title": "Home", "tags": ["a", "b"], "source_id": "doc", "thread": "t", "entities": ["Ana"],
+        "created_at": "2024-05-01T12:00:00Z", "strength": 0.5,
+    }  # fmt: skip
+    shown = made.get_content(MetadataMode.LLM)
+    assert "title: Home" in shown
+    assert "created_at: 2024-05-01" in shown
+    assert "strength" not in shown
+    assert made.get_content(MetadataMode.EMBED) == "mood: good\n\nAna moved"
+    assert to_memory(made) == memory
+
+
+def test_small_memories_and_nodes():
+    made = to_node(Memory("x"))
+    assert made.id_
+    assert made.metadata == {}
+    back = to_memory(node("n", text="x", metadata={"tags": "home", "created_at": "soon"}, relationships=SOURCE))
+    assert back == Memory("x", id="n", tags=("home",), source_id="doc")
+    assert to_memory(node("n", metadata={"updated_at": WHEN})).updated_at == WHEN
+    odd = to_node(Memory("x", created_at=WHEN.replace(tzinfo=None)))
+    assert odd.metadata["created_at"] == "2024-05-01T12:00:00Z"
