@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
 SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
-RIGOUR := tests/core/test_fusion.py tests/core/test_stages.py tests/core/test_prior.py tests/core/test_explain.py tests/core/test_fanout.py
+RIGOUR := tests/fusion tests/core/test_fanout.py
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, every later import is quick
 
@@ -20,8 +20,7 @@ test: $(VENV)/.test $(VENV)/.wheel browser  ## set up, install the built wheel a
 	$(BIN)/pytest -n 2 --dist loadgroup -q
 
 coverage: $(VENV)/.test $(VENV)/.wheel  ## the heart of the fusion, every line and branch
-	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion.recipe --cov=hybridmem.fusion.merge --cov=hybridmem.fusion.express --cov=hybridmem.fusion.stages \
-	  --cov=hybridmem.fusion.explain --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
+	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff: style and format
 	$(BIN)/ruff check .

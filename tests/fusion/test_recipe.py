@@ -2,16 +2,14 @@ import math
 import random
 
 import pytest
-from hybridmem.fusion.express import passing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Context
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion, merge, normalise_weights, weighted_rrf
 from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup, Spread
-from tests.support.items import READER, Row, RowReader, arm
+from tests.support.items import READER, Row, arm
 
 KEYS = st.lists(st.sampled_from("ABCDEFGHIJ"), max_size=10)
 NOW = 1_700_000_000.0
@@ -332,7 +330,7 @@ ROWS = st.builds(
     st.booleans(),
     st.booleans(),
 )
-def test_the_express_lane_gives_what_the_stages_give(lists, floor, relative, k, dedup, boost):
+def test_tracing_changes_no_result(lists, floor, relative, k, dedup, boost):
     rng = random.Random(len(lists[0]))
     arms = [arm(f"arm{i}", rows, sorted((rng.random() for _ in rows), reverse=True)) for i, rows in enumerate(lists)]
     recipe = Fusion(
@@ -341,103 +339,16 @@ def test_the_express_lane_gives_what_the_stages_give(lists, floor, relative, k, 
         boost=HalfLife() if boost else None,
     )
     staged = recipe.run(arms, reader=READER, now=NOW, k=k, trace=Trace())
-    for reader in (READER, FieldReader()):
-        quick = recipe.run(arms, reader=reader, now=NOW, k=k)
-        assert quick.keys == staged.keys
-        assert quick.scores == staged.scores
-        assert [id(item) for item in quick.items] == [id(item) for item in staged.items]
-
-
-class FieldReader(RowReader):
-    """Reads fields from the items' own metadata, so that dedup and half-life can run in one loop."""
-
-    reads_metadata = True
-
-
-DATED = st.builds(
-    lambda key, source, when: Row(key, {"source_id": source, "updated_at": when, "text": "t"}),
-    st.sampled_from("ABCDEFGHIJ"),
-    st.sampled_from(["s", "t", "u", "v"]),
-    st.floats(NOW - 1e8, NOW + 1e6),
-)
-
-
-@given(
-    st.lists(st.lists(DATED, max_size=8, unique_by=lambda row: row.key), min_size=2, max_size=2),
-    st.sampled_from([None, (0.5, 0.5), (0.7, 0.3)]),
-    st.sampled_from([0, 60]),
-    st.sampled_from([None, 3]),
-    st.sampled_from(["source_id", "text"]),
-    st.sampled_from(
-        [
-            *(None, None, None, "2023-11-01", 10**400, -(10**400), NOW * 1000, -NOW * 1000, math.nan, math.inf),
-            *(1_600_000_000, True, False, 0.5, -1.0),
-        ]
-    ),
-    st.sampled_from([NOW, 0.5]),
-)
-def test_the_express_lane_gives_what_the_stages_give_where_everything_is_dated(lists, weights, c, k, key, odd, now):
-    if odd is not None and lists[0]:
-        lists[0][-1].fields["updated_at"] = odd
-    arms = [arm(f"arm{i}", rows, [1.0] * len(rows)) for i, rows in enumerate(lists)]
-    floor = {"arm0": 0.5}
-    recipe = Fusion(
-        weights=weights,
-        c=c,
-        gate=QualityGate(floor=floor),
-        dedup=SourceDedup(key=key),
-        boost=HalfLife(strength=0.5, half_life=40_000.0),
-    )
-    quick = recipe.run(arms, reader=FieldReader(), now=now, k=k)
-    assert quick == recipe.run(arms, reader=FieldReader(), now=now, k=k, trace=Trace())
-
-
-LONG = st.lists(st.sampled_from([f"k{i:02}" for i in range(60)]), min_size=20, max_size=40, unique=True)
-
-
-@given(
-    st.lists(LONG, min_size=2, max_size=2),
-    st.lists(st.sampled_from([NOW, NOW - 20 * DAY, NOW - 900 * DAY]), min_size=60, max_size=60),
-    st.sampled_from([None, (1, 0), (0, 1), (0.6, 0.4)]),
-    st.sampled_from([0.0, 0.05, 1.0]),
-    st.booleans(),
-    st.integers(1, 6),
-)
-def test_the_express_lane_stops_at_k_without_a_loss(lists, dates, weights, strength, dated, k):
-    """Few distinct dates make many equal scores; 30 sources make equal scores of one source."""
-    rows = {f"k{i:02}": Row(f"k{i:02}", {"source_id": i // 2, "updated_at": dates[i]}) for i in range(60)}
-    arms = [arm(f"arm{i}", [rows[key] for key in keys]) for i, keys in enumerate(lists)]
-    recipe = Fusion(weights=weights, dedup=SourceDedup(), boost=HalfLife(strength=strength) if dated else None)
-    staged = recipe.run(arms, reader=READER, now=NOW, k=k, trace=Trace())
-    assert recipe.run(arms, reader=READER, now=NOW, k=k) == staged
-    assert recipe.run(arms, reader=FieldReader(), now=NOW, k=k) == staged
-
-
-@given(
-    st.lists(st.lists(DATED, max_size=8), min_size=1, max_size=3),
-    st.sampled_from([{}, {"gate": QualityGate(floor={"arm0": 0.5})}, {"mode": "relative"}, {"weights": {"arm0": 1}}]),
-    st.sampled_from([0.0, 60.0, 1e12]),
-    st.sampled_from([None, 3]),
-)
-def test_quick_gives_the_ranking_with_its_shares_or_nothing(lists, parts, c, k):
-    if "weights" in parts:
-        parts = {"weights": {f"arm{i}": i + 1 for i in range(len(lists))}}
-    recipe = Fusion(c=c, dedup=SourceDedup(), boost=HalfLife(), **parts)
-    arms = [arm(f"arm{i}", rows, [1 - j / 8 for j in range(len(rows))]) for i, rows in enumerate(lists)]
-    quick = recipe.quick(arms, passing, FieldReader(), NOW, k)
-    kept = recipe.gate.apply(arms, Context("", NOW, READER)) if recipe.gate else arms
-    plain = all(one.items and len({row.key for row in one.items}) == len(one.items) for one in kept)
-    assert (quick is not None) == (len(lists) == 2 and recipe.mode == "rrf" and plain)
-    if quick is not None:
-        ranking = recipe.run(arms, reader=FieldReader(), now=NOW, k=k, trace=Trace())
-        assert quick == list(zip(ranking.items, recipe.shares(ranking.scores), strict=True))
-        assert recipe.quick(arms, passing, FieldReader(), NOW, 0) is None
+    plain = recipe.run(arms, reader=READER, now=NOW, k=k)
+    assert plain.keys == staged.keys
+    assert plain.scores == staged.scores
+    assert [id(item) for item in plain.items] == [id(item) for item in staged.items]
 
 
 def test_a_share_is_never_nothing():
     lists = [arm("a", "x"), arm("b", "y")]
     recipe = Fusion(weights={"a": 1, "b": 1e-15})
-    assert [share for _, share in recipe.quick(lists, passing, READER, NOW, None)] == [1.0, 1e-9]
+    assert recipe.shares(recipe.run(lists, reader=READER, now=NOW).scores) == [1.0, 1e-9]
 
 
 def test_an_arm_without_a_floor_of_its_own_passes_whole():
@@ -451,29 +362,28 @@ def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():
     fields = {"source_id": "s", "updated_at": NOW}
     for one, two in (("a", "b"), ("b", "a")):
         lists = [arm("arm0", [Row(one, fields)]), arm("arm1", [Row(two, fields)])]
-        for reader in (READER, FieldReader()):
-            found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=reader, now=NOW)
-            assert found.keys == ["a"]
-            assert found.scores == [0.5 / 61 * 2]
+        found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=READER, now=NOW)
+        assert found.keys == ["a"]
+        assert found.scores == [0.5 / 61 * 2]
 
 
 def test_hits_without_a_source_are_never_collapsed():
     fields = {"source_id": None, "updated_at": NOW}
     lists = [arm("arm0", [Row("a", fields), Row("b", fields)]), arm("arm1", [Row("c", fields)])]
-    found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=FieldReader(), now=NOW)
+    found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=READER, now=NOW)
     assert found.keys == ["a", "c", "b"]
 
 
-def test_the_express_lane_takes_lists_of_different_lengths():
+def test_lists_of_different_lengths():
     recipe = Fusion()
     for one, two in (("abc", "d"), ("d", "abc"), ("ab", "ba")):
         lists = [arm("a", one), arm("b", two)]
-        quick = recipe.run(lists, reader=READER, now=NOW)
+        plain = recipe.run(lists, reader=READER, now=NOW)
         staged = recipe.run(lists, reader=READER, now=NOW, trace=Trace())
-        assert quick == staged
+        assert plain == staged
 
 
-def test_the_express_lane_gates_only_arms_with_scores():
+def test_the_gate_reads_only_arms_with_scores():
     recipe = Fusion(gate=QualityGate(floor=0.5))
     lists = [arm("a", "xy"), arm("b", "yz", [0.9, 0.1])]
     assert recipe.run(lists, reader=READER, now=NOW) == recipe.run(lists, reader=READER, now=NOW, trace=Trace())

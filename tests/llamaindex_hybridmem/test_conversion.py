@@ -1,20 +1,14 @@
 """Nodes as the core reads them, and memories as nodes."""
 
-import math
 from datetime import datetime, timezone
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from llama_index.core.schema import Document, MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from hybridmem.core.types import Context, Memory
-from hybridmem.fusion.stages import QualityGate
+from hybridmem.core.types import Memory
 from llamaindex_hybridmem._conversion import (
     NodeReader,
     node_source,
     node_text,
-    passing,
     to_arm_list,
     to_memory,
     to_node,
@@ -52,27 +46,6 @@ def test_a_list_with_a_missing_score_counts_as_unscored():
     assert to_arm_list(("arm", found, [1.0, None])).scores is None
     assert to_arm_list(("arm", found[:1], [1.0])).scores == [1.0]
     assert to_arm_list(("arm", [], [])).items == []
-
-
-SCORES = st.one_of(st.none(), st.just(math.nan), st.floats(-1, 1))
-FLOORS = st.one_of(st.none(), st.floats(-1, 1), st.dictionaries(st.sampled_from(["arm", "other"]), st.floats(-1, 1)))
-
-
-@given(st.lists(SCORES, max_size=6), st.booleans(), FLOORS, st.one_of(st.none(), st.floats(0, 1)))
-def test_what_passes_is_what_the_gate_leaves(scores, gated, floor, relative):
-    pool = [node(f"n{i}") for i in range(len(scores))]
-    heard = ("arm", [NodeWithScore(node=one) for one in pool], scores)
-    gate = QualityGate(floor=floor, relative=relative, fallback=None) if gated else None
-    kept = to_arm_list(heard)
-    if gate is not None:
-        (kept,) = gate.apply([kept], Context("", 0.0, READER))
-    assert passing(gate, heard) == list(kept.items)
-
-
-def test_a_score_that_is_no_number_is_an_error():
-    heard = ("arm", [NodeWithScore(node=node("a"))], ["high"])
-    with pytest.raises(TypeError, match="str"):
-        passing(QualityGate(floor=0.5), heard)
 
 
 WHEN = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
 
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
-from hybridmem.errors import ConfigError, StoreError
+from hybridmem.errors import ConfigError
 from hybridmem.indexes.view import Ask, IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.search import engines
@@ -24,8 +21,6 @@ from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.stores.sqlite.store import SQLiteStore
 from hybridmem.testing.store_model import Clock
 from hybridmem.testing.stores import fresh
-from hybridmem.text.analyzer import Analyzer
-from tests.support import postgres_server
 from tests.support.store_histories import STEP, TEXT, embed, play
 
 NOW = View()
