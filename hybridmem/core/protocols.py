@@ -9,12 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 from hybridmem.core.types import Edge, Entry, Hits, Memory
 
-__all__ = ["Change", "Changed", "Index", "Progress", "Store", "Version", "View"]
+__all__ = ["Change", "Changed", "Embed", "Index", "Progress", "Store", "Version", "View"]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
 Progress = Callable[[int, int | None], None]
 """Called with (done, total); total is None when it is not known."""
+
+
+Embed = Callable[[Sequence[Memory]], Sequence[Any]]
+"""Makes the vectors of validated memories, one for each."""
 
 
 class View(NamedTuple):
@@ -55,11 +59,14 @@ class Store(Protocol):
         /,
         *,
         namespace: str = "",
-        vectors: Sequence[Any] | None = None,
+        vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one.
+
+        `vectors` has one vector (or None) for each memory, or is a function that makes them once the memories are
+        validated and before a lock is taken.
 
         An update keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they
         stood when they were read, every field is taken as it is, and `Changed` says that one has changed since.
