@@ -189,8 +189,6 @@ class Context:
     contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
     """Which of these keys contradict each other; None: each item's own `contradicts` field tells."""
     trace: Trace | None = None
-    degraded: bool = False
-    """Every arm was gated empty and the fallback arm's ungated list was used instead."""
 
 
 Stage = Callable[[Ranking, Context], Ranking]

@@ -315,7 +315,7 @@ class Engine:
         ranking = self.fuse(answer, trace)
         question = answer.question
         shown = question.recipe.shares(ranking.scores)
-        known = list(dict.fromkeys([*ranking.keys, *trace.mentioned()]))
+        known = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
         memories = self.store.get(known, view=question.view)
         texts = {key: memory.text for key, memory in zip(known, memories, strict=True) if memory is not None}
         return trace.explanation(

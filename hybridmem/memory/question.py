@@ -42,7 +42,6 @@ class Answer(NamedTuple):
     space: Space
     graph: Graph | None
     now: float
-    degraded: bool = False
 
 
 FUSED = ("recipe", "tokens", "touch", "min_confidence")
