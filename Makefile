@@ -25,6 +25,7 @@ coverage: $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion a
 lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff (style and format) and import-linter (layers)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict over the packages, tests/support and examples
 	$(BIN)/mypy

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -112,24 +111,17 @@ def langchain_calls() -> Iterator[tuple[str, Trace]]:
 def llama_calls() -> Iterator[tuple[str, Trace]]:
     """`FusionRetriever.retrieve` of LlamaIndex over two BM25 retrievers."""
     from llama_index.core.schema import TextNode
+
     from llamaindex_hybridmem import BM25Retriever, FusionRetriever
 
     nodes = [TextNode(id_=f"n{number}", text=text) for number, text in enumerate(TEXTS)]
     arms = {
-        "a": BM25Retriever.from_nodes(nodes, similarity_top_k=3)
-        if hasattr(BM25Retriever, "from_nodes")
-        else BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=3),
+        "a": BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=3),
         "b": BM25Retriever.from_defaults(nodes=nodes[::-1], similarity_top_k=3),
     }
     fused = FusionRetriever(retrievers=arms, similarity_top_k=3)
     fused.retrieve(QUESTION)
     yield "FusionRetriever.retrieve (LlamaIndex)", trace(lambda: fused.retrieve(QUESTION))
-
-
-@contextmanager
-def _workspace() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def main() -> None:
@@ -138,8 +130,8 @@ def main() -> None:
     parser.add_argument("--no-postgres", action="store_true", help="leave PostgreSQL out")
     parser.add_argument("--write", action="store_true", help="accepted for `make bench`; nothing is written")
     args = parser.parse_args()
-    with _workspace() as folder:
-        calls = [*sqlite_calls(folder)]
+    with tempfile.TemporaryDirectory() as folder:
+        calls = [*sqlite_calls(Path(folder))]
     if not args.no_postgres:
         calls += postgres_calls()
     calls += [*langchain_calls(), *llama_calls()]

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta, timezone
 
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.response.schema import StreamingResponse
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.base.response.schema import StreamingResponse
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llamaindex_hybridmem import BM25Retriever, FusionRetriever

@@ -7,10 +7,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_hybridmem import BM25Retriever
-
+from langchain_hybridmem import BM25Retriever, FusionRetriever
 from langchain_hybridmem import EnsembleRetriever as After
-from langchain_hybridmem import FusionRetriever
 
 
 class Buckets(Embeddings):

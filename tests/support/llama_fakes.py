@@ -172,9 +172,7 @@ class Calling(FunctionCallingLLM):
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
         yield CompletionResponse(text="done", delta="done")
 
-    async def astream_complete(
-        self, prompt: str, formatted: bool = False, **kwargs: Any
-    ) -> CompletionResponseAsyncGen:
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         async def once() -> AsyncGenerator[CompletionResponse, None]:
             yield CompletionResponse(text="done", delta="done")
 
