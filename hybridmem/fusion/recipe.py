@@ -175,6 +175,8 @@ class Fusion:
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
+        if trace is not None:
+            trace.listed(lists, reader)
         if self.gate is not None:
             context.lists = lists = self.gate.apply(lists, context)
         ranking = self._merge(lists, context)
