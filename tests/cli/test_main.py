@@ -50,7 +50,7 @@ def test_add_search_and_why_not(run):
 def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
     good = '{"text": "fine"}'
     for line, why in (
-        ('{"txt": "x"}', "in.jsonl:2: a memory has no field 'txt'"),
+        ('{"txt": "x"}', "in.jsonl:2: unknown field 'txt'"),
         ('{"text": 5}', "in.jsonl:2: Memory.text = 5 is not allowed: a str"),
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
