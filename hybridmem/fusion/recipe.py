@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList, Context, Graph, Ranking, Reader, Stage
+from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
@@ -24,7 +24,7 @@ from hybridmem.fusion.merge import (
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import stage_name
+from hybridmem.fusion.stages.base import Context, Stage, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import SourceDedup
 from hybridmem.fusion.stages.gate import QualityGate
@@ -144,13 +144,13 @@ class Fusion:
 
     def _check_numbers(self) -> None:
         if not isinstance(self.mode, str) or self.mode not in MODES:
-            raise ConfigError(f"mode {validation.shown(self.mode)} is not known: the modes are {', '.join(MODES)}")
+            raise ConfigError(f"mode {validation.display(self.mode)} is not known: the modes are {', '.join(MODES)}")
         validation.number("c", self.c, "c is a finite number from 0 up", low=0)
         if self.depth is not None:
-            validation.whole("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
+            validation.integer("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
         for name in ("complete", "smooth"):
             validation.flag(name, getattr(self, name))
-        validation.curve(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
+        validation.bm25_constants(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
         if isinstance(self.weights, Mapping):
             validation.weights(self.weights.values())
             normalise_weights(list(self.weights), self.weights)
@@ -202,8 +202,10 @@ class Fusion:
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
         if k is not None and not (type(k) is int and k >= 1):
-            validation.whole("k", k, "ask for at least 1 result", low=1)
+            validation.integer("k", k, "ask for at least 1 result", low=1)
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
+        if trace is not None:
+            trace.listed(lists, reader)
         if self.gate is not None:
             context.lists = lists = self.gate.apply(lists, context)
         ranking = self._merge(lists, context)

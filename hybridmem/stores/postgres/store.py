@@ -24,8 +24,7 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.indexes.view import IndexSettings, LocalSpace, Space
-from hybridmem.stores.postgres import maintenance
-from hybridmem.stores.postgres import schema, security
+from hybridmem.stores.postgres import maintenance, schema, security
 from hybridmem.stores.postgres.cancellation import Turns
 from hybridmem.stores.postgres.connection import Database, Limits
 from hybridmem.stores.postgres.derived import Deriver
