@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError
-from hybridmem.evaluation.evaluate import System, Case, evaluate, load_cases, load_questions
+from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
 from hybridmem.fusion.recipes import load_recipe
 
 if TYPE_CHECKING:
