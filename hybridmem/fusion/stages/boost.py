@@ -111,7 +111,9 @@ class HalfLife:
                 continue
             age = max(0.0, context.now - when)
             factor = f"{self.factor(age):.4g}"
-            trace.note("halflife", key, "" if factor == "1" else f"recency ×{factor} ({round(age / DAY, 2):g} days old)")
+            trace.note(
+                "halflife", key, "" if factor == "1" else f"recency ×{factor} ({round(age / DAY, 2):g} days old)"
+            )
 
     def _trace_bound(self, boosted: Mapping[str, float], limited: Ranking, trace: Trace) -> None:
         for key, score in zip(limited.keys, limited.scores, strict=True):
