@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from hybridmem.core.types import Edge, Entry, Hits, Memory
+from hybridmem.core.types import Edge, Entry, Graph, Hits, Memory
 
-__all__ = ["Change", "Changed", "Index", "Progress", "Store", "Version", "View"]
+__all__ = [
+    "ArmQuery",
+    "Change",
+    "Changed",
+    "Index",
+    "Progress",
+    "SearchView",
+    "Store",
+    "SupportsClose",
+    "SupportsReset",
+    "SupportsVectorPieces",
+    "Version",
+    "View",
+]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
@@ -149,3 +163,76 @@ class Index(Protocol):
         ...
 
     def __len__(self) -> int: ...
+
+
+class ArmQuery(NamedTuple):
+    """What the arms are searched with: the text, its embedding (None without an embedder), and the allowed ids."""
+
+    text: str
+    vector: Any = None
+    allowed: Set[str] | None = None
+
+
+class SearchView(Protocol):
+    """Search over one view of a store: implemented in this process (`LocalView`) and inside PostgreSQL."""
+
+    def refresh(self) -> None:
+        """Catch up with the store: the next search sees every write acknowledged before this call."""
+        ...
+
+    def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
+        """One arm's k best: "bm25" or "vector"."""
+        ...
+
+    def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
+        """One arm's raw scores of given memories; None where the arm has no score."""
+        ...
+
+    def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
+        """The fields of these memories that ranking uses."""
+        ...
+
+    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+        """A snapshot of the graph, restricted to `allowed` memories; None without a graph."""
+        ...
+
+    def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
+        """Pairs among these that are joined by a `contradicts` edge."""
+        ...
+
+    def count(self) -> int:
+        """The number of memories in this view."""
+        ...
+
+    def save(self) -> None:
+        """Save snapshots of the indexes, so that the next open is fast."""
+        ...
+
+
+@runtime_checkable
+class SupportsVectorPieces(Protocol):
+    """A store that can read all vectors of a view in one pass."""
+
+    def vector_pieces(
+        self, *, view: View
+    ) -> AbstractContextManager[tuple[int, Iterator[list[tuple[str, float | None, bytes]]]]]:
+        """The newest seq and an iterator over lists of (id, updated_at, float32 bytes); read inside the `with`."""
+        ...
+
+
+@runtime_checkable
+class SupportsReset(Protocol):
+    """An index with storage of its own, which can be ahead of a store that was restored from an older copy."""
+
+    def reset_if_ahead(self, last_seq: int, /) -> bool:
+        """Empty the index when its watermark is above `last_seq`; True when it was emptied."""
+        ...
+
+
+@runtime_checkable
+class SupportsClose(Protocol):
+    """An index that holds files or connections open."""
+
+    def close(self) -> None:
+        """Close them."""
+        ...
