@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.core import validation
-from hybridmem.core.types import Activation, ArmList, Ranking
+from hybridmem.core.types import Activation, ArmList, Ranking, Reader
 
 if TYPE_CHECKING:
     from hybridmem.fusion.merge import Opinion
 
-__all__ = ["ArmShare", "Explanation", "Receipt", "Step", "Trace"]
+__all__ = ["ArmHit", "ArmShare", "Explanation", "Receipt", "Step", "Trace"]
+
+
+class ArmHit(NamedTuple):
+    """One line of an arm's list: the key, and the raw score where the arm has one."""
+
+    key: str
+    score: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class Explanation:
     gated: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, Activation] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    hits: Mapping[str, Sequence[ArmHit]] = field(default_factory=dict)
+    """Each arm's list before the gate, best first."""
     hidden: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     """Why the arms could not even see an id (superseded, forgotten, filtered); None when they could."""
 
@@ -161,6 +170,14 @@ class Trace:
         self._gated: dict[str, list[str]] = {}
         self._activations: dict[str, Activation] = {}
         self._fallback: str | None = None
+        self._hits: dict[str, tuple[ArmHit, ...]] = {}
+
+    def listed(self, lists: Sequence[ArmList], reader: Reader, /) -> None:
+        """Record each arm's list as it entered the fusion."""
+        for arm in lists:
+            keys = reader.keys(arm.items)
+            scores = [None] * len(keys) if arm.scores is None else map(float, arm.scores)
+            self._hits[arm.name] = tuple(map(ArmHit, keys, scores))
 
     def gated(self, arm: str, low: Mapping[str, tuple[float, float]], /) -> None:
         """These keys stood below their arm's floor: key → (score, floor)."""
@@ -251,6 +268,7 @@ class Trace:
             gated={key: f"gated: {', '.join(why)}" for key, why in self._gated.items() if key not in self._arms},
             activations=dict(self._activations),
             texts=dict(texts or {}),
+            hits=dict(self._hits),
             hidden=hidden,
         )
 

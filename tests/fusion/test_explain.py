@@ -158,6 +158,14 @@ def test_a_result_that_was_gated_and_came_back_says_so():
     assert "gate" not in str(told.receipts[0])
 
 
+def test_the_arms_lists_are_reported_as_they_entered_the_fusion():
+    trace = Trace()
+    lists = [arm("bm25", "ab", [2.0, 0.5]), arm("vector", "b")]
+    ranking = Fusion(gate=QualityGate(floor={"bm25": 1.0})).run(lists, reader=READER, k=2, trace=trace)
+    explained = trace.explanation(ranking, query="q", lists=lists, shown=ranking.scores)
+    assert explained.hits == {"bm25": (("a", 2.0), ("b", 0.5)), "vector": (("b", None),)}
+
+
 def test_text_dict_and_html():
     told = explained(THREE, LISTS, k=1, texts={"c1": "a <b>cat</b> " + "purrs " * 30, "m3": ""})
     text = str(told)

@@ -210,7 +210,7 @@ def test_a_crash_before_the_watermark_heals(opened, monkeypatch):
     log = Log([*log_of(rows_of(40)), Change(50, "m3", None), put(51, "m4", [1.0] * 24)])
     index = opened()
     index.apply(log.changes[:20])
-    monkeypatch.setattr(index, "_note", lambda: (_ for _ in ()).throw(RuntimeError("killed")))
+    monkeypatch.setattr(index, "_save_watermark", lambda: (_ for _ in ()).throw(RuntimeError("killed")))
     with pytest.raises(StoreError, match="killed"):
         index.apply(log.changes[20:])
     index = reopened(opened, index)
