@@ -6,20 +6,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from hybridmem.core.types import Edge, Entry, Graph, Hits, Memory
+from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 
 __all__ = [
     "ArmQuery",
     "Change",
+    "ExternalIndex",
     "Index",
+    "LexicalIndex",
     "Progress",
     "SearchView",
+    "SearchesPool",
     "Store",
-    "SupportsClose",
-    "SupportsReset",
-    "SupportsVectorPieces",
+    "SupportsBM25Constants",
+    "SupportsBoundedThreads",
+    "SupportsCombinedSearch",
+    "SupportsExternalEdits",
+    "SupportsLazyFilter",
+    "SupportsServerSearch",
+    "SupportsVectorLoading",
     "Version",
     "View",
     "WriteConflict",
@@ -170,8 +177,11 @@ class Index(Protocol):
     def __len__(self) -> int: ...
 
 
+# --- search over one view
+
+
 class ArmQuery(NamedTuple):
-    """What the arms are searched with: the text, its embedding (None without an embedder), and the allowed ids."""
+    """One query as the arms receive it: its text, its embedding if there is one, and the ids that may answer it."""
 
     text: str
     vector: Any = None
@@ -179,65 +189,143 @@ class ArmQuery(NamedTuple):
 
 
 class SearchView(Protocol):
-    """Search over one view of a store: implemented in this process (`LocalView`) and inside PostgreSQL."""
+    """The indexes over one view of a store, in this process or in a server."""
+
+    thread_threshold: float
+    """Seconds: an arm that usually takes longer runs in its own thread."""
 
     def refresh(self) -> None:
         """Catch up with the store: the next search sees every write acknowledged before this call."""
         ...
 
     def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
-        """One arm's k best: "bm25" or "vector"."""
+        """The k best hits of one arm, "bm25" or "vector"."""
         ...
 
     def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
-        """One arm's raw scores of given memories; None where the arm has no score."""
+        """Raw scores of given memories by one arm; None where it cannot score one."""
+        ...
+
+    def coverage(self, query: ArmQuery, ids: Sequence[str], /) -> list[float]:
+        """The share of the query's information (sum of IDF) that each memory contains."""
         ...
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
-        """The fields of these memories that ranking uses."""
+        """The entries of these memories; None for an id that is not in the view."""
         ...
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph, restricted to `allowed` memories; None without a graph."""
+        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
-        """Pairs among these that are joined by a `contradicts` edge."""
+        """Pairs among these memories that are joined by a `contradicts` edge."""
         ...
 
     def count(self) -> int:
-        """The number of memories in this view."""
+        """The number of memories in the view."""
         ...
 
     def save(self) -> None:
-        """Save snapshots of the indexes, so that the next open is fast."""
+        """Store snapshots of the indexes, so that the next open is fast."""
         ...
-
-
-@runtime_checkable
-class SupportsVectorPieces(Protocol):
-    """A store that can read all vectors of a view in one pass."""
-
-    def vector_pieces(
-        self, *, view: View
-    ) -> AbstractContextManager[tuple[int, Iterator[list[tuple[str, float | None, bytes]]]]]:
-        """The newest seq and an iterator over lists of (id, updated_at, float32 bytes); read inside the `with`."""
-        ...
-
-
-@runtime_checkable
-class SupportsReset(Protocol):
-    """An index with storage of its own, which can be ahead of a store that was restored from an older copy."""
-
-    def reset_if_ahead(self, last_seq: int, /) -> bool:
-        """Empty the index when its watermark is above `last_seq`; True when it was emptied."""
-        ...
-
-
-@runtime_checkable
-class SupportsClose(Protocol):
-    """An index that holds files or connections open."""
 
     def close(self) -> None:
-        """Close them."""
+        """Release what the indexes hold open."""
+        ...
+
+
+class SearchesPool(Protocol):
+    """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
+
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        ...
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        ...
+
+
+# --- optional capabilities, checked with isinstance in memory/engine.py, memory/factory.py and indexes/view.py
+
+_S_contra = TypeVar("_S_contra", contravariant=True)
+
+
+@runtime_checkable
+class SupportsCombinedSearch(Protocol):
+    """A SearchView that answers both arms in one round trip."""
+
+    def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
+        """Each arm's k best hits and its scores of the other arm's hits; None: ask each arm by itself."""
+        ...
+
+
+class LexicalIndex(Protocol):
+    """BM25 over the texts of a view."""
+
+    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
+    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
+
+
+@runtime_checkable
+class SupportsBM25Constants(Protocol):
+    """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
+
+    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+
+
+@runtime_checkable
+class SupportsLazyFilter(Protocol):
+    """A Store that evaluates a filter inside its searches and reads the matching ids only when they are needed."""
+
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]: ...
+
+
+@runtime_checkable
+class SupportsBoundedThreads(Protocol):
+    """A Store with few connections: it limits how many blocking calls run at a time, and cancels abandoned ones."""
+
+    async def in_thread(self, call: Callable[[], Any], /) -> Any: ...
+
+
+@runtime_checkable
+class SupportsServerSearch(Protocol[_S_contra]):
+    """A Store that searches by itself; the type parameter is the type of index settings."""
+
+    def adopt(self, settings: _S_contra, /) -> None:
+        """Take over the index settings of a memory; settings that contradict the stored ones raise ConfigError."""
+        ...
+
+    def search_view(self, view: View, settings: _S_contra, /) -> SearchView: ...
+
+
+@runtime_checkable
+class SupportsExternalEdits(Protocol):
+    """A Store whose memories are also changed by other programs, such as notes edited by hand."""
+
+    def watch(self, callback: Callable[[], None], /) -> None:
+        """Call `callback` now and whenever external changes were read."""
+        ...
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]: ...
+
+
+@runtime_checkable
+class SupportsVectorLoading(Protocol):
+    """A Store that reads all vectors of a view in large pieces."""
+
+    def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]: ...
+
+
+@runtime_checkable
+class ExternalIndex(Protocol):
+    """An index with storage of its own, such as a Chroma folder."""
+
+    def reset_if_ahead(self, last_seq: int, /) -> bool:
+        """Empty the index when its watermark is above `last_seq` (an older store was restored); True if emptied."""
+        ...
+
+    def close(self) -> None:
+        """Close its files and connections."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from itertools import starmap
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,8 +25,6 @@ _COUNTS = ("access_count", "words")
 _NAMED = ("thread", "status")
 """Columns with few distinct values, stored as codes."""
 _MAX_SECONDS = 99_999_999_999.0
-
-_entry = partial(tuple.__new__, Entry)  # Entry._make without its length check
 
 
 class Extra(NamedTuple):
@@ -112,7 +110,8 @@ class Entries:
         for name in _COUNTS:
             columns[name] = _present(packed[name], packed[name] < 0)
         ids = columns["id"]
-        rows = map(_entry, zip(*(columns[name] for name in Entry._fields), strict=True))
+        stored = [name for name in Entry._fields if name in columns]
+        rows = starmap(Entry, zip(*(columns[name] for name in stored), strict=True))
         read.by_id = dict(zip(ids, rows, strict=True))
         read.born = dict(zip(ids, packed["born"].tolist(), strict=True))
         read.extras = {id_: Extra(asks, tuple(entities), links) for id_, asks, entities, links in head["extras"]}

@@ -14,10 +14,9 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import (
     ArmQuery,
     Change,
+    ExternalIndex,
     Store,
-    SupportsClose,
-    SupportsReset,
-    SupportsVectorPieces,
+    SupportsVectorLoading,
     View,
 )
 from hybridmem.core.types import Edge, Entry, Graph, Hits
@@ -54,6 +53,9 @@ class IndexSettings(NamedTuple):
 
 class LocalView:
     """The indexes of one view in this process: exact BM25, exact vectors and the graph."""
+
+    thread_threshold = 0.01
+    """Seconds: an arm that usually takes longer runs in its own thread."""
 
     def __init__(self, store: Store, view: View, settings: IndexSettings, /) -> None:
         self._store = store
@@ -93,7 +95,7 @@ class LocalView:
             return 0
         own_vectors = self._settings.make_vectors is not None
         if own_vectors and self._vector is not None:  # it stores its own watermark
-            if isinstance(self._vector, SupportsReset):
+            if isinstance(self._vector, ExternalIndex):
                 self._vector.reset_if_ahead(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
         text, entries = self._saved_bm25(), self._saved_entries()
@@ -101,7 +103,7 @@ class LocalView:
             return 0
         self.bm25 = text
         read_vectors = self._vector is not None and not own_vectors
-        bulk = self._store if isinstance(self._store, SupportsVectorPieces) and read_vectors else None
+        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
         if entries is None or (read_vectors and bulk is None) or (self._graph is not None and self._graph.reads_texts):
             text.apply(self._store.changes(text.watermark, view=self._view))  # replaying from 0 reports no deletions
             return 0
@@ -109,7 +111,7 @@ class LocalView:
         self._load(entries, bulk)
         return self._saved
 
-    def _load(self, entries: Entries, bulk: SupportsVectorPieces | None) -> None:
+    def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         edges = self._store.edges(view=self._view)
         for edge in edges:
             self._set_contradiction(edge, removed=False)
@@ -209,8 +211,12 @@ class LocalView:
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""
-        if isinstance(self._vector, SupportsClose):
+        if isinstance(self._vector, ExternalIndex):
             self._vector.close()
+
+    def bm25_with(self, *, k1: float, b: float) -> BM25Index:
+        """The BM25 index with other constants; it shares the postings."""
+        return self.bm25.with_curve(k1=k1, b=b)
 
     def _new_bm25(self) -> BM25Index:
         s = self._settings

@@ -33,7 +33,6 @@ T = TypeVar("T")
 _Found = dict[str, Hits]
 _Known = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
-OWN_THREAD_FROM = 0.01
 """Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
 PAST_SPACES = 4
@@ -178,7 +177,7 @@ class Engine:
 
         calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
         jobs = [Job(arm, calls[arm], latency=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
-        outcomes: list[Outcome] = run(jobs, inline_below=getattr(space, "own_thread_from", OWN_THREAD_FROM))
+        outcomes: list[Outcome] = run(jobs, inline_below=space.thread_threshold)
         apply_policy(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 

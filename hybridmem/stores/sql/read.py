@@ -43,7 +43,7 @@ _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
-    "{h}.access_count, {h}.last_accessed, {e}.words"
+    "{h}.access_count, {h}.last_accessed, {e}.words, NULL, 0, NULL, NULL"
 )
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own

@@ -15,7 +15,7 @@ from hybridmem.errors import ConfigError
 __all__ = ["check_edge", "check_memory", "check_namespace", "check_view", "seconds"]
 
 _STATUSES: tuple[str, ...] = get_args(Status)
-_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
+_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace", "speaker")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _OPTIONAL = (str, type(None))
 check_namespace = validation.namespace

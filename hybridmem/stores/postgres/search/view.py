@@ -42,7 +42,7 @@ class _Size(NamedTuple):
 class PgSpace:
     """Answers each arm by one statement; implements `SearchView`."""
 
-    own_thread_from = 0.002
+    thread_threshold = 0.002
     """Seconds from which an arm is asked in a thread of its own: it waits for the server rather than computes here."""
 
     def __init__(
@@ -251,3 +251,6 @@ class PgSpace:
 
     def save(self) -> None:
         """Nothing to write down: the server keeps it all."""
+
+    def close(self) -> None:
+        """Do nothing: the store owns the connections."""
