@@ -33,7 +33,6 @@ T = TypeVar("T")
 _Found = dict[str, Hits]
 _Known = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
-"""Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
 PAST_SPACES = 4
 """How many as-of spaces are kept: each holds the indexes of one moment."""
@@ -316,7 +315,7 @@ class Engine:
         ranking = self.fuse(answer, trace)
         question = answer.question
         shown = question.recipe.shares(ranking.scores)
-        known = list(dict.fromkeys([*ranking.keys, *trace.mentioned()]))
+        known = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
         memories = self.store.get(known, view=question.view)
         texts = {key: memory.text for key, memory in zip(known, memories, strict=True) if memory is not None}
         return trace.explanation(

@@ -39,7 +39,6 @@ class Answer(NamedTuple):
     space: SearchView
     graph: Graph | None
     now: float
-    degraded: bool = False
 
 
 FUSED = ("recipe", "tokens", "touch", "min_confidence")

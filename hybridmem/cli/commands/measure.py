@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError
-from hybridmem.evaluation.evaluate import Asked, Case, evaluate, load_cases, load_questions
+from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
 from hybridmem.fusion.recipes import load_recipe
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _eval(args: argparse.Namespace) -> int:
         systems: dict[str, Any] = {"": memory}
         for name in args.against:  # a memory of its own: a recipe may change the BM25 settings
             other = stack.enter_context(open_memory(argparse.Namespace(**{**vars(args), "recipe": name})))
-            systems[name] = Asked(name, _fused(other), dated=True)
+            systems[name] = System(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
         report = evaluate(systems, cases, stages=not args.no_stages, progress=progress("asked"), **depths)
     if "-" not in (args.json, args.markdown):
