@@ -120,7 +120,8 @@ class LocalView:
         if self._vector is not None and bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
-            self._warn_without_vector(len(entries) - len(self._vector))
+            empty = sum(entry.words == 0 for entry in entries.by_id.values())
+            self._warn_without_vector(len(entries) - len(self._vector) - empty)
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -153,7 +154,7 @@ class LocalView:
         without = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
             batch.append(change)
-            without += change.memory is not None and change.vector is None
+            without += change.memory is not None and change.vector is None and bool(change.memory.embedded)
             if len(batch) >= BATCH:
                 self._apply(batch)
                 batch = []

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, in_thread, run, run_one
@@ -73,6 +73,11 @@ class Engine:
             if known.get("unfinished"):
                 self.reindex(None)
         keep_embedded(self.store, lambda: self.embedder)
+
+    def over(self, store: Any, /) -> Engine:
+        """An engine with the same settings over another store, with indexes in this process."""
+        settings = self.settings._replace(make_vectors=None)
+        return Engine(store, embedder=self.embedder, settings=settings, clock=self.clock)
 
     # --- spaces
 
