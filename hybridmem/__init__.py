@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridmem.core.types import ArmList, Context, Edge, Memory, Ranking
+    from hybridmem.core.types import ArmList, Edge, Memory, Ranking
     from hybridmem.fusion.explain import Explanation, Receipt
     from hybridmem.fusion.recipe import Fusion, weighted_rrf
     from hybridmem.fusion.recipes import load_recipe, save_recipe
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
         Spread,
         Substance,
     )
+    from hybridmem.fusion.stages.base import Context
     from hybridmem.indexes.graph.index import GraphSettings
     from hybridmem.memory.memory import HybridMemory
     from hybridmem.memory.results import Result
     from hybridmem.text.analyzer import Analyzer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Analyzer": "text.analyzer",
     "ArmList": "core.types",
     "Competition": "fusion.stages",
     "Conflicts": "fusion.stages",
-    "Context": "core.types",
+    "Context": "fusion.stages.base",
     "Diversity": "fusion.stages",
     "Edge": "core.types",
     "Explanation": "fusion.explain",

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from hybridmem.filters.parse import clean
+from hybridmem.core.validation import clean
 
 __all__ = ["insert", "insert_vectors"]
 

@@ -23,6 +23,7 @@ from psycopg.types.string import StrDumperUnknown
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from hybridmem.core import validation
+from hybridmem.core.validation import clean
 from hybridmem.errors import (
     HybridMemError,
     SchemaVersionError,
@@ -30,7 +31,6 @@ from hybridmem.errors import (
     StoreClosedError,
     StoreError,
 )
-from hybridmem.filters.parse import clean
 from hybridmem.stores.postgres.cancellation import cancellable, in_limited_call
 
 __all__ = ["Conn", "Database", "Limits", "Packed", "adapt", "explain", "is_lost", "is_refused", "one_line", "translate"]
@@ -192,7 +192,7 @@ class Limits:
     """How long a read is repeated while the server cannot be reached, such as during its restart."""
 
     def __post_init__(self) -> None:
-        validation.whole("pool_size", self.pool_size, "a whole number from 1 up", low=1)
+        validation.integer("pool_size", self.pool_size, "a whole number from 1 up", low=1)
         for name in ("statement_timeout", "busy_timeout", "reconnect"):
             validation.number(name, getattr(self, name), "a number of seconds from 0 up", low=0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Progress, View
+from hybridmem.core.protocols import Progress, SearchView, View
 from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.filters.parse import Condition, parse
 from hybridmem.filters.sql import SQL
@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
-from hybridmem.indexes.view import IndexSettings, LocalSpace, Space
+from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.stores.postgres import maintenance, schema, security
 from hybridmem.stores.postgres.cancellation import CallLimiter
 from hybridmem.stores.postgres.connection import Database, Limits
@@ -171,6 +171,11 @@ class PostgresStore(SQLStore):
                 "write it: open the memory once as the owner, with the same embedder, and call reindex()"
             ) from error
 
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, from their rows instead of the log."""
+        query = "SELECT namespace FROM spaces WHERE seq > ? ORDER BY namespace"
+        return self._read(lambda conn: [row[0] for row in conn.execute(query, (since,))])
+
     # --- searching in the server
 
     def adopt(self, settings: IndexSettings, /) -> None:
@@ -189,10 +194,10 @@ class PostgresStore(SQLStore):
                 maintenance.adopt(conn, wanted, self.path)
         self._deriver = wanted
 
-    def space(self, view: View, settings: IndexSettings, /) -> Space:
+    def space(self, view: View, settings: IndexSettings, /) -> SearchView:
         """The search view: in the server for the live view; local indexes for past views and superseded memories."""
         if view.as_of is not None or view.superseded:
-            return LocalSpace(self, view, settings)
+            return LocalView(self, view, settings)
         return PostgresView(
             view.namespace,
             settings,

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Change, Changed, Embed, Progress, Version, View
+from hybridmem.core.protocols import Change, Embed, Progress, Version, View, WriteConflict
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError
 from hybridmem.filters.parse import All, Condition, parse
@@ -91,7 +91,7 @@ class SQLStore(ABC):
         A superseded memory must exist in the log, unless `strict` is off (for an import of a part). An update keeps
         confidence and vitals that were not given (1.0, 0, None). `vectors` has one vector (or None) for each memory,
         or is a function that makes them after the memories are validated. `base` holds the memories as
-        the caller read them: every field is then stored as given, and `Changed` is raised when one has changed since.
+        the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
         """
         check_namespace(namespace)
         memories = validation.listed("memories", memories, "Memory objects")
@@ -200,7 +200,7 @@ class SQLStore(ABC):
         check_view(view)
         condition = self._sql(parse(filter), view)
         if limit is not None:
-            validation.whole("limit", limit, "a whole number from 0 up, or None", low=0)
+            validation.integer("limit", limit, "a whole number from 0 up, or None", low=0)
         return self._pages(view, condition, limit, *checked_ids(["" if after is None else after]))
 
     def _pages(self, view: View, condition: SQL, limit: int | None, after: str) -> Iterator[Memory]:
@@ -256,6 +256,10 @@ class SQLStore(ABC):
         with self._snapshot() as conn:
             return read.namespaces(conn)
 
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, sorted."""
+        return self._read(lambda conn: read.changed_namespaces(conn, since))
+
     def last_seq(self) -> int:
         """The newest seq of the whole store."""
         return self._read(read.last_seq)
@@ -263,7 +267,7 @@ class SQLStore(ABC):
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
         """The view's changes after `since`, oldest first, all from one moment; from 0 the present state."""
         check_view(view)
-        validation.whole("since", since, "a seq: a whole number from 0 up", low=0)
+        validation.integer("since", since, "a seq: a whole number from 0 up", low=0)
         with self._snapshot(stream=not since) as conn:
             stream = read.changes(conn, min(since, _LAST_SEQ), view, vectors=vectors)
             size = PAGE if self._streams else None
@@ -358,4 +362,4 @@ def _check_base(log: Log, base: Sequence[Memory], namespace: str) -> None:
     for old in base:
         now = read.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
         if now != old:
-            raise Changed(now)
+            raise WriteConflict(now)

@@ -93,7 +93,7 @@ def restore(
             done += _replay(log, row)
         except (LookupError, TypeError, ValueError, OverflowError, binascii.Error) as error:
             raise ConfigError(
-                f"row {done + 1} is not of a hybridmem export ({error!r}): {validation.shown(row)}"
+                f"row {done + 1} is not of a hybridmem export ({error!r}): {validation.display(row)}"
             ) from error
         if done % _CHUNK == 0:
             log.flush()

@@ -12,8 +12,8 @@ from typing import Any
 
 from hybridmem.core.protocols import Progress
 from hybridmem.core.types import Edge, Memory
+from hybridmem.core.validation import clean
 from hybridmem.errors import NotFoundError
-from hybridmem.filters.parse import clean
 from hybridmem.stores.sql import codec
 from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log
 from hybridmem.stores.sql.validation import epoch_seconds

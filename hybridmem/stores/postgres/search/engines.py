@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import psycopg
 
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
-from hybridmem.filters.parse import clean
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.postgres.bulk import insert
 from hybridmem.stores.postgres.connection import Conn

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Activation, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
-from hybridmem.indexes.entries import Extra, Roster
-from hybridmem.indexes.graph.activation import Picture
+from hybridmem.indexes.entries import Entries, Extra
+from hybridmem.indexes.graph.activation import GraphSnapshot
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
@@ -77,7 +77,7 @@ def _steps(settings: GraphSettings) -> str:
 
 
 _TYPES = {"id": "text", "source_id": "text", "thread": "text", "status": "text", "words": "integer"}
-_TYPES["access_count"] = "bigint"
+_TYPES |= {"access_count": "bigint", "speaker": "text", "cues": "integer"}
 _NO_NODE = ", ".join(
     f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(name, "float8") for name in Entry._fields))
 )
@@ -176,18 +176,18 @@ def _read(rows: Iterable[Sequence[Any]]) -> _Subgraph:
     return _Subgraph(nodes, mentions, pointers, edges.values())
 
 
-def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[Picture, list[Entry]]:
+def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapshot, list[Entry]]:
     """A snapshot of the index over the subgraph, and its nodes."""
     nodes, mentions, pointers, edges = subgraph
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
-    roster = Roster()
+    entries = Entries()
     for born, asks, entry in nodes:
         id_ = entry[0]
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        roster.note(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
-    index.load(roster, edges)
+        entries.set(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+    index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
 
@@ -215,9 +215,9 @@ class ServerGraph:
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
         self._items, self._cache, self._link_kinds, self._allowed = items, cache, link_kinds, allowed
-        self._seen: dict[tuple[frozenset[str], int], Picture] = {}
+        self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
 
-    def _around(self, seeds: Mapping[str, float], hops: int) -> Picture:
+    def _around(self, seeds: Mapping[str, float], hops: int) -> GraphSnapshot:
         key = (frozenset(seeds), hops)
         found = self._seen.get(key)
         if found is None:

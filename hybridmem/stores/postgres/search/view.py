@@ -18,7 +18,8 @@ from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 
 if TYPE_CHECKING:
-    from hybridmem.indexes.view import Ask, IndexSettings
+    from hybridmem.core.protocols import ArmQuery
+    from hybridmem.indexes.view import IndexSettings
 
 __all__ = ["PostgresView"]
 
@@ -37,9 +38,9 @@ class _Size(NamedTuple):
 
 
 class PostgresView:
-    """Searches each arm with one statement; implements `hybridmem.indexes.view.Space`."""
+    """Searches each arm with one statement; implements `SearchView`."""
 
-    own_thread_from = 0.002
+    thread_threshold = 0.002
     """Expected seconds from which an arm runs in a thread of its own: it mostly waits for the server."""
 
     def __init__(
@@ -78,7 +79,7 @@ class PostgresView:
 
     # --- arms
 
-    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
+    def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
         check_k(k)
         rows = self._lexical(ask, k) if arm == "bm25" else self._vectors(ask, k)
@@ -87,7 +88,7 @@ class PostgresView:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: Ask, /, *, k: int) -> combined.CombinedHits | None:
+    def both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
         """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
         None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when
@@ -113,7 +114,7 @@ class PostgresView:
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()
 
-    def _lexical(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _lexical(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms:
             return ()
@@ -126,7 +127,7 @@ class PostgresView:
             self._weights[tuple(terms.items())] = TermWeights(*rows[0][_END:])
         return rows[:k]
 
-    def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _vectors(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._searches_vectors():
             return ()
         row = query_vector(ask.vector)
@@ -168,7 +169,7 @@ class PostgresView:
         if rows and rows[0][0] != dim:
             raise EmbeddingError(f"the query vector has shape ({dim},), expected ({rows[0][0]},)")
 
-    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
+    def score(self, arm: str, ask: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
@@ -187,7 +188,7 @@ class PostgresView:
             return self._engine.score(self._run, terms, ids)
         return self._run(self._bm25.score(terms, ids, self._weights.get(tuple(terms.items()))))
 
-    def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
+    def coverage(self, ask: ArmQuery, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         found: dict[str, float] = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
@@ -248,3 +249,6 @@ class PostgresView:
 
     def save(self) -> None:
         """Does nothing: the server stores the indexes."""
+
+    def close(self) -> None:
+        """Does nothing: the store owns the connections."""
