@@ -7,6 +7,8 @@
 | `GraphRetriever` | what reminds of what |
 | `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
+| `HybridStore` | LangGraph's store over a HybridMemory |
+| `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
 | `memory_tools` | a search tool and a save tool for an agent |
 """
 
@@ -30,14 +32,18 @@ if TYPE_CHECKING:
     from langchain_hybridmem.ensemble import EnsembleRetriever
     from langchain_hybridmem.fusion import FusionRetriever
     from langchain_hybridmem.graph import GraphRetriever
+    from langchain_hybridmem.store import HybridStore
     from langchain_hybridmem.tools import memory_tools
     from langchain_hybridmem.vector import VectorRetriever
+    from langchain_hybridmem.vectorstore import HybridVectorStore
 
 __all__ = [
     "BM25Retriever",
     "EnsembleRetriever",
     "FusionRetriever",
     "GraphRetriever",
+    "HybridStore",
+    "HybridVectorStore",
     "VectorRetriever",
     "memory_tools",
 ]
@@ -47,6 +53,8 @@ _HOMES = {
     "EnsembleRetriever": "ensemble",
     "FusionRetriever": "fusion",
     "GraphRetriever": "graph",
+    "HybridStore": "store",
+    "HybridVectorStore": "vectorstore",
     "VectorRetriever": "vector",
     "memory_tools": "tools",
 }

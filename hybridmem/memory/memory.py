@@ -13,7 +13,7 @@ from hybridmem.core import validation
 from hybridmem.core.inputs import Content, as_memories, as_memory, with_changes
 from hybridmem.core.protocols import Progress, Store, Version, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
-from hybridmem.embedding.embedder import Embedder, as_embedder
+from hybridmem.embedding.embedder import Embedder, as_embedder, unit
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -25,6 +25,7 @@ from hybridmem.memory.factory import open_engine, pick_embedder
 from hybridmem.memory.health import Health, reach_warnings
 from hybridmem.memory.question import FUSED, Question, ask
 from hybridmem.memory.results import Result
+from hybridmem.stores.spanning import SpanningStore
 from hybridmem.stores.sql.codec import check_memory
 from hybridmem.text.analyzer import Analyzer
 
@@ -85,6 +86,18 @@ class HybridMemory:
         other = object.__new__(type(self))
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
         other._namespace, other._owner = validation.namespace(name), False
+        return other
+
+    def spanning(self: Self, prefix: str = "", /) -> Self:
+        """A read-only memory over the namespace `prefix` and all below it ("users" and "users/ana"); "": over all.
+
+        Statistics and ranking are those of all these memories together. Ids of results are `join_id(namespace, id)`
+        of hybridmem.stores.spanning. Its indexes are built in this process at the first search and then follow.
+        """
+        own, below = validation.namespace(prefix), f"{prefix}/"
+        store = SpanningStore(self.store, lambda name: not own or name == own or name.startswith(below))
+        other = self.namespace("")
+        other.__dict__["_engine"] = self._engine.over(store)
         return other
 
     @property
@@ -253,6 +266,13 @@ class HybridMemory:
     async def asearch_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
         return await self._engine.aside(lambda: self.search_arm(arm, query, **how))
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Any = None, as_of: Any = None
+    ) -> Sequence[Result]:
+        """The memories whose vectors are nearest to a given one, with their cosine similarities."""
+        question = self._question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
 
     # --- upkeep
 

@@ -77,6 +77,8 @@ def test_the_names_are_pinned():
         "EnsembleRetriever",
         "FusionRetriever",
         "GraphRetriever",
+        "HybridStore",
+        "HybridVectorStore",
         "VectorRetriever",
         "memory_tools",
     ]
