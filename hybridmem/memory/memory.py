@@ -13,7 +13,7 @@ from hybridmem.core import validation
 from hybridmem.core.inputs import Content, as_memories, as_memory, with_changes
 from hybridmem.core.protocols import Progress, Store, Version, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
-from hybridmem.embedding.embedder import Embedder, as_embedder
+from hybridmem.embedding.embedder import Embedder, as_embedder, unit
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -269,6 +269,13 @@ class HybridMemory:
     async def asearch_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
         return await self._engine.aside(lambda: self.search_arm(arm, query, **how))
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Any = None, as_of: Any = None
+    ) -> Sequence[Result]:
+        """The memories whose vectors are nearest to a given one, with their cosine similarities."""
+        question = self._question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
 
     # --- upkeep
 
