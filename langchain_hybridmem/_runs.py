@@ -16,7 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from hybridmem.core.fanout import INLINE_BELOW, Pace
+from hybridmem.core.fanout import INLINE_BELOW, Latency
 
 __all__ = ["Lane", "ParentRetriever", "Patience", "RunManager", "child_config"]
 
@@ -87,7 +87,7 @@ def _run_id(config: RunnableConfig, kwargs: dict[str, Any]) -> UUID | None:
     return kwargs.pop("run_id", None) or config.get("run_id")
 
 
-class Patience(Pace):
+class Patience(Latency):
     """A pace that forgives one hiccup of a busy machine: a quick arm becomes slow by two slow calls, not by one."""
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Fan-out: run the arms of a query at the same time, in threads or on the event loop. The only I/O of a query."""
+"""Fan-out: running the arms of a query concurrently, in threads or on the event loop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,26 @@ from typing import Any, Literal, NamedTuple
 
 from hybridmem.errors import ArmError, ConfigError
 
-__all__ = ["Job", "OnError", "Outcome", "Pace", "arun", "check_policy", "in_thread", "only", "run", "settle"]
+__all__ = [
+    "Job",
+    "Latency",
+    "OnError",
+    "Outcome",
+    "apply_policy",
+    "arun",
+    "check_policy",
+    "in_thread",
+    "run",
+    "run_one",
+]
 
 OnError = Literal["raise", "skip"]
 INLINE_BELOW = 0.0003
-"""An arm that answers faster than a thread starts is run on the spot."""
+"""Seconds: an arm that is usually faster than this runs in the caller's thread; a thread would cost more."""
 
 
-class Pace:
-    """How long an arm usually takes, so that in-process arms need no thread. Unknown arms count as slow."""
+class Latency:
+    """Running estimate of an arm's duration in seconds. An arm that was never measured counts as slow (1 s)."""
 
     __slots__ = ("seconds",)
 
@@ -30,7 +41,7 @@ class Pace:
         self.seconds = 1.0
 
     def took(self, seconds: float) -> None:
-        """Remember a duration: believe a slow call at once, a fast one once it has lasted."""
+        """Update the estimate: a slower call replaces it at once, a faster one moves it by 80 %."""
         self.seconds = seconds if seconds > self.seconds else 0.2 * self.seconds + 0.8 * seconds
 
 
@@ -40,12 +51,12 @@ class Job(NamedTuple):
     name: str
     call: Callable[[], Any]
     timeout: float | None = None
-    pace: Pace | None = None
+    latency: Latency | None = None
     is_async: bool = False
 
 
 class Outcome(NamedTuple):
-    """What became of a job: its value, or its error."""
+    """Result of a job: its value or its error, and its duration."""
 
     name: str
     value: Any = None
@@ -54,7 +65,7 @@ class Outcome(NamedTuple):
 
 
 def check_policy(on_error: str, timeout: float | None) -> None:
-    """Refuse a failure policy that does not exist."""
+    """Raise ConfigError for an unknown failure policy or an invalid timeout."""
     if on_error not in ("raise", "skip"):
         raise ConfigError(f"on_error = {on_error!r} is not allowed: 'raise' or 'skip'")
     if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < threading.TIMEOUT_MAX):
@@ -62,11 +73,11 @@ def check_policy(on_error: str, timeout: float | None) -> None:
 
 
 def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float = INLINE_BELOW) -> list[Outcome]:
-    """Run all jobs at once and give their outcomes in order; at most `limit` of them at the same time.
+    """Run all jobs concurrently and return their outcomes in order; at most `limit` of them at the same time.
 
-    Quick arms (usually done within `inline_below` seconds) run inline, and so does one slow arm: the caller's thread
-    would only wait. Contexts are copied into threads, so that spans and parent runs are kept. A job that outlives
-    its timeout is left behind in its thread.
+    Arms that usually finish within `inline_below` seconds run in the caller's thread, and so does one slow arm,
+    because the caller would only wait. Context variables are copied into threads, so that spans and parent runs are
+    kept. A job that exceeds its timeout keeps running in its thread; its result is ignored.
     """
     quick = [_quick(job, inline_below) for job in jobs]
     if all(quick):
@@ -76,32 +87,32 @@ def run(jobs: Sequence[Job], /, *, limit: int | None = None, inline_below: float
     slow = [i for i, fast in enumerate(quick) if not fast]
     if slow and limit is None and jobs[slow[-1]].timeout is None:
         inline.append(slow.pop())
-    crew = _Crew([jobs[i] for i in slow], limit)
+    group = _ThreadGroup([jobs[i] for i in slow], limit)
     for i in inline:
         outcomes[i] = _timed(jobs[i])
-    for i, outcome in zip(slow, crew.wait(), strict=True):
+    for i, outcome in zip(slow, group.wait(), strict=True):
         outcomes[i] = outcome
     return [outcome for outcome in outcomes if outcome is not None]
 
 
 def _quick(job: Job, below: float) -> bool:
-    return job.timeout is None and job.pace is not None and job.pace.seconds < below
+    return job.timeout is None and job.latency is not None and job.latency.seconds < below
 
 
 def _timed(job: Job) -> Outcome:
     start = time.perf_counter()
     try:
         value = job.call()
-    except Exception as error:  # noqa: BLE001  the policy decides later
+    except Exception as error:  # noqa: BLE001 - apply_policy() decides later
         return Outcome(job.name, error=error, seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
-    if job.pace is not None:
-        job.pace.took(seconds)
+    if job.latency is not None:
+        job.latency.took(seconds)
     return Outcome(job.name, value, seconds=seconds)
 
 
-class _Crew:
-    """Jobs in daemon threads, `limit` of them at a time; a job's time runs from its own start, not while it queues."""
+class _ThreadGroup:
+    """Jobs in daemon threads, at most `limit` at a time; a job's timeout starts when the job starts."""
 
     def __init__(self, jobs: Sequence[Job], limit: int | None) -> None:
         self._jobs = jobs
@@ -112,7 +123,7 @@ class _Crew:
         self._fill()
 
     def _fill(self) -> None:
-        """Start jobs while there is room; one that was left behind has made room."""
+        """Start jobs while fewer than `limit` run; a job that timed out no longer counts."""
         for place in range(len(self._deadlines) + len(self._outcomes), len(self._jobs)):
             if len(self._deadlines) >= self._limit:
                 return
@@ -125,34 +136,34 @@ class _Crew:
         self._done.put((place, context.run(_caught, job)))
 
     def wait(self) -> list[Outcome]:
-        """All outcomes, in the order of the jobs."""
+        """Return all outcomes, in the order of the jobs."""
         while self._deadlines:
             first = min(self._deadlines, key=self._deadlines.__getitem__)
             left = self._deadlines[first] - time.perf_counter()
             try:
                 place, outcome = self._done.get(timeout=None if left == math.inf else max(0.0, left))
             except queue.Empty:
-                place, outcome = first, _too_late(self._jobs[first])
-            if self._deadlines.pop(place, None) is not None:  # else it comes too late
+                place, outcome = first, _timed_out(self._jobs[first])
+            if self._deadlines.pop(place, None) is not None:  # None: it had already timed out
                 self._outcomes[place] = outcome
                 self._fill()
         return [self._outcomes[place] for place in range(len(self._jobs))]
 
 
 def _caught(job: Job) -> Outcome:
-    """Also an exit is carried over to the caller: in a thread it would only leave the caller waiting for ever."""
+    """Like `_timed`, but also returns SystemExit and KeyboardInterrupt, so that the caller never waits for ever."""
     try:
         return _timed(job)
     except BaseException as error:  # noqa: BLE001
         return Outcome(job.name, error=error)
 
 
-def _too_late(job: Job) -> Outcome:
+def _timed_out(job: Job) -> Outcome:
     return Outcome(job.name, error=TimeoutError(f"timeout after {job.timeout:g} s"), seconds=job.timeout or 0.0)
 
 
 async def arun(jobs: Sequence[Job], /, *, limit: int | None = None) -> list[Outcome]:
-    """The same on the event loop: async arms are awaited together, plain ones run in threads, the loop never waits."""
+    """`run` on the event loop: async arms are awaited together, plain ones run in threads."""
     gate = asyncio.Semaphore(max(1, limit)) if limit is not None else None
 
     async def one(job: Job) -> Outcome:
@@ -171,14 +182,14 @@ async def _atimed(job: Job) -> Outcome:
         value = await asyncio.wait_for(work, job.timeout)
     except asyncio.TimeoutError as error:
         late = job.timeout is not None and time.perf_counter() - start >= job.timeout
-        return _too_late(job) if late else Outcome(job.name, error=error, seconds=time.perf_counter() - start)
-    except Exception as error:  # noqa: BLE001  the policy decides later
+        return _timed_out(job) if late else Outcome(job.name, error=error, seconds=time.perf_counter() - start)
+    except Exception as error:  # noqa: BLE001 - apply_policy() decides later
         return Outcome(job.name, error=error, seconds=time.perf_counter() - start)
     return Outcome(job.name, value, seconds=time.perf_counter() - start)
 
 
 async def in_thread(call: Callable[[], Any], /) -> Any:
-    """Run a blocking call in a thread of its own, with this context, without holding up the loop.
+    """Run a blocking call in a new daemon thread with the current context variables, and await its result.
 
     Unlike `asyncio.to_thread` it never queues behind other blocked calls, and a hung call does not stop the
     interpreter from exiting.
@@ -187,7 +198,7 @@ async def in_thread(call: Callable[[], Any], /) -> Any:
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def tell(value: Any, error: BaseException | None) -> None:
+    def deliver(value: Any, error: BaseException | None) -> None:
         if done.cancelled():
             return
         if error is not None:
@@ -199,29 +210,29 @@ async def in_thread(call: Callable[[], Any], /) -> Any:
         value, error = None, None
         try:
             value = context.run(call)
-        except BaseException as caught:  # noqa: BLE001  handed over to whoever awaits
+        except BaseException as caught:  # noqa: BLE001 - raised again by `await`
             error = caught
-            if isinstance(caught, StopIteration):  # a future refuses to carry it
+            if isinstance(caught, StopIteration):  # a Future cannot hold it
                 error = RuntimeError(f"StopIteration: {caught}")
         try:
-            loop.call_soon_threadsafe(tell, value, error)
+            loop.call_soon_threadsafe(deliver, value, error)
         except RuntimeError:
-            return  # the loop was closed meanwhile: nobody waits any more
+            return  # the loop was closed meanwhile
 
     threading.Thread(target=work, name="hybridmem-async", daemon=True).start()
     return await done
 
 
-def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap: bool = True) -> dict[str, str]:
-    """Apply the failure policy: raise the first error, or give the reason for each skipped arm.
+def apply_policy(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap: bool = True) -> dict[str, str]:
+    """Apply the failure policy: raise the first error, or return the reason for each skipped arm.
 
     Raising wraps the original in an `ArmError` that names the arm and keeps it as `__cause__`; `wrap=False` raises
-    the original itself, as the drop-ins' originals do.
+    the original itself, as EnsembleRetriever and QueryFusionRetriever do.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         if isinstance(outcome.error, BaseException) and not isinstance(outcome.error, Exception):
-            raise outcome.error  # an exit or an interrupt is no failure of an arm
+            raise outcome.error  # SystemExit, KeyboardInterrupt: never skipped
     if failed and on_error == "raise":
         first = failed[0]
         error: BaseException = first.error or RuntimeError(first.name)
@@ -231,10 +242,10 @@ def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap:
     return {outcome.name: _reason(outcome.error) for outcome in failed if outcome.error is not None}
 
 
-def only(job: Job, /) -> Any:
-    """The value of one arm, run on the spot; its failure is an `ArmError`."""
+def run_one(job: Job, /) -> Any:
+    """Run one arm in the caller's thread and return its value; a failure raises ArmError."""
     outcome = _timed(job)
-    settle([outcome])
+    apply_policy([outcome])
     return outcome.value
 
 

@@ -1,24 +1,44 @@
-"""What every index can do: follow changes, search, be written down and read back."""
+"""Protocols of stores and indexes, and the values they exchange: views, changes, versions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from hybridmem.core.types import Edge, Entry, Hits, Memory
+from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 
-__all__ = ["Change", "Changed", "Index", "Progress", "Store", "Version", "View"]
+__all__ = [
+    "ArmQuery",
+    "Change",
+    "Index",
+    "LexicalIndex",
+    "Progress",
+    "SearchView",
+    "SearchesPool",
+    "Store",
+    "SupportsBM25Constants",
+    "SupportsBoundedThreads",
+    "SupportsCombinedSearch",
+    "SupportsExternalEdits",
+    "SupportsLazyFilter",
+    "SupportsServerSearch",
+    "SupportsVectorLoading",
+    "Version",
+    "View",
+    "WriteConflict",
+]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
 Progress = Callable[[int, int | None], None]
-"""Called with (done, total); total is None when it is not known."""
+"""Called with (done, total); total is None when unknown."""
 
 
 class View(NamedTuple):
-    """Which memories are visible: one namespace, now or as of a moment, with or without the superseded ones."""
+    """Which memories are visible: one namespace, now or as of a time, with or without superseded memories."""
 
     namespace: str = ""
     as_of: float | None = None
@@ -26,7 +46,7 @@ class View(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One entry of a memory's history: what was written, when (epoch seconds), and whether it was a deletion."""
+    """One entry of a memory's history: its content, its time (epoch seconds), and whether it was a deletion."""
 
     seq: int
     at: float
@@ -34,16 +54,19 @@ class Version(NamedTuple):
     deleted: bool = False
 
 
-class Changed(Exception):  # noqa: N818 - not a failure: who wrote tries again
-    """A memory is not what a write was based on: nothing was written. `now` is what stands, None when it is gone."""
+class WriteConflict(Exception):  # noqa: N818 - a signal to retry, not an error that users see
+    """Raised by `Store.put(base=…)` when a memory changed since it was read; nothing was written.
 
-    def __init__(self, now: Memory | None, /) -> None:
+    `current` is the memory as it is now, None when it was deleted.
+    """
+
+    def __init__(self, current: Memory | None, /) -> None:
         super().__init__("the memory has changed since it was read")
-        self.now = now
+        self.current = current
 
 
 class Store(Protocol):
-    """The log of memories. Every write gets the next `seq`; nothing is rewritten out of the history.
+    """The append-only log of memories. Every write gets the next `seq`; updates and deletions are new versions.
 
     Writes are atomic per call and durable when the call returns. All methods are safe to call from any thread.
     """
@@ -59,10 +82,12 @@ class Store(Protocol):
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
-        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one.
+        """Add or update (same id) memories and return their ids; empty ids are assigned.
 
-        An update keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they
-        stood when they were read, every field is taken as it is, and `Changed` says that one has changed since.
+        `supersedes` hides the named memory.
+        An update keeps confidence, strength and access counts that have their default value (1.0, 0, None). With
+        `base`, the memories as they were read, every field is written as given, and WriteConflict is raised when one
+        has changed since.
         """
         ...
 
@@ -87,15 +112,19 @@ class Store(Protocol):
     def entries(self, *, view: View) -> _list[Entry]: ...
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]: ...
     def namespaces(self) -> _list[str]: ...
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, sorted; one whose memories are all gone is among them."""
+        ...
+
     def last_seq(self) -> int:
-        """The newest seq of the whole store: one cheap read, so that an index knows whether it is behind."""
+        """The newest seq of the whole store. Cheap, because every search calls it."""
         ...
 
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
-        """The view's changes after `since`, oldest first. From 0: the state as it stands, without superseded steps.
+        """The view's changes after `since`, oldest first. From 0: the current state, one change per memory.
 
         `Change.memory` is None for a memory that left the view (deleted, or superseded and now hidden).
-        Vectors are read only when asked for.
+        Vectors are read only with `vectors=True`.
         """
         ...
 
@@ -116,12 +145,12 @@ class Store(Protocol):
 
 
 class Change(NamedTuple):
-    """One step of the log as an index sees it: a memory put (visible), gone (deleted or hidden), or an edge.
+    """One change of a view: a memory that is visible, a memory that left the view, or an edge.
 
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
     `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
-    `text_changed` is False when only vitals (strength, access) changed: a text index may skip it.
-    `born` is the seq of the memory's first version (0 when not told): an update does not move it within its thread.
+    `text_changed` is False when only strength or access counts changed: a text index may skip it.
+    `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     """
 
     seq: int
@@ -138,14 +167,155 @@ class Index(Protocol):
     """An index over one view of a store (one namespace, now or as of a time)."""
 
     watermark: int
-    """The seq of the last change it has applied; 0 for an empty index."""
+    """The seq of the last applied change; 0 for an empty index."""
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Take changes in order. Readers see all of a batch or nothing of it."""
+        """Apply changes in order. Concurrent readers see all of a batch or nothing of it."""
         ...
 
     def search(self, query: Any, /, *, k: int, allowed: Set[str] | None = None) -> Hits:
-        """The k best ids for the query (text, or a vector for vector indexes), among `allowed` when given."""
+        """The k best ids for the query (a text, or a vector for vector indexes), among `allowed` if given."""
         ...
 
     def __len__(self) -> int: ...
+
+
+# --- search over one view
+
+
+class ArmQuery(NamedTuple):
+    """One query as the arms receive it: its text, its embedding if there is one, and the ids that may answer it."""
+
+    text: str
+    vector: Any = None
+    allowed: Set[str] | None = None
+
+
+class SearchView(Protocol):
+    """The indexes over one view of a store, in this process or in a server."""
+
+    thread_threshold: float
+    """Seconds: an arm that usually takes longer runs in its own thread."""
+
+    def refresh(self) -> None:
+        """Catch up with the store: the next search sees every write acknowledged before this call."""
+        ...
+
+    def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
+        """The k best hits of one arm, "bm25" or "vector"."""
+        ...
+
+    def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
+        """Raw scores of given memories by one arm; None where it cannot score one."""
+        ...
+
+    def coverage(self, query: ArmQuery, ids: Sequence[str], /) -> list[float]:
+        """The share of the query's information (sum of IDF) that each memory contains."""
+        ...
+
+    def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
+        """The entries of these memories; None for an id that is not in the view."""
+        ...
+
+    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
+        ...
+
+    def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
+        """Pairs among these memories that are joined by a `contradicts` edge."""
+        ...
+
+    def count(self) -> int:
+        """The number of memories in the view."""
+        ...
+
+    def save(self) -> None:
+        """Store snapshots of the indexes, so that the next open is fast."""
+        ...
+
+    def close(self) -> None:
+        """Release what the indexes hold open."""
+        ...
+
+
+class SearchesPool(Protocol):
+    """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
+
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        ...
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        ...
+
+
+# --- optional capabilities, checked with isinstance in memory/engine.py, memory/factory.py and indexes/view.py
+
+_S_contra = TypeVar("_S_contra", contravariant=True)
+
+
+@runtime_checkable
+class SupportsCombinedSearch(Protocol):
+    """A SearchView that answers both arms in one round trip."""
+
+    def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
+        """Each arm's k best hits and its scores of the other arm's hits; None: ask each arm by itself."""
+        ...
+
+
+class LexicalIndex(Protocol):
+    """BM25 over the texts of a view."""
+
+    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
+    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
+
+
+@runtime_checkable
+class SupportsBM25Constants(Protocol):
+    """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
+
+    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+
+
+@runtime_checkable
+class SupportsLazyFilter(Protocol):
+    """A Store that evaluates a filter inside its searches and reads the matching ids only when they are needed."""
+
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]: ...
+
+
+@runtime_checkable
+class SupportsBoundedThreads(Protocol):
+    """A Store with few connections: it limits how many blocking calls run at a time, and cancels abandoned ones."""
+
+    async def in_thread(self, call: Callable[[], Any], /) -> Any: ...
+
+
+@runtime_checkable
+class SupportsServerSearch(Protocol[_S_contra]):
+    """A Store that searches by itself; the type parameter is the type of index settings."""
+
+    def adopt(self, settings: _S_contra, /) -> None:
+        """Take over the index settings of a memory; settings that contradict the stored ones raise ConfigError."""
+        ...
+
+    def search_view(self, view: View, settings: _S_contra, /) -> SearchView: ...
+
+
+@runtime_checkable
+class SupportsExternalEdits(Protocol):
+    """A Store whose memories are also changed by other programs, such as notes edited by hand."""
+
+    def watch(self, callback: Callable[[], None], /) -> None:
+        """Call `callback` now and whenever external changes were read."""
+        ...
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]: ...
+
+
+@runtime_checkable
+class SupportsVectorLoading(Protocol):
+    """A Store that reads all vectors of a view in large pieces."""
+
+    def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from itertools import starmap
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,8 +25,6 @@ _COUNTS = ("access_count", "words")
 _NAMED = ("thread", "status")
 """Columns in which few names stand for many memories."""
 _FAR = 99_999_999_999.0
-
-_entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these columns are our own
 
 
 class Extra(NamedTuple):
@@ -112,7 +110,8 @@ class Roster:
         for name in _COUNTS:
             columns[name] = _present(packed[name], packed[name] < 0)
         ids = columns["id"]
-        entries = map(_entry, zip(*(columns[name] for name in Entry._fields), strict=True))
+        stored = [name for name in Entry._fields if name in columns]
+        entries = starmap(Entry, zip(*(columns[name] for name in stored), strict=True))
         roster.entries = dict(zip(ids, entries, strict=True))
         roster.born = dict(zip(ids, packed["born"].tolist(), strict=True))
         roster.extras = {id_: Extra(asks, tuple(entities), links) for id_, asks, entities, links in head["extras"]}

@@ -156,7 +156,8 @@ class LocalSpace:
         if self._vector is not None and pieces is not None:
             with pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(roster), watermark=newest)
-            self._tell_bare(len(roster) - len(self._vector))
+            empty = sum(entry.words == 0 for entry in roster.entries.values())
+            self._tell_bare(len(roster) - len(self._vector) - empty)
 
     def _tell_bare(self, count: int) -> None:
         """Say so when meaning cannot find some memories: written without an embedder, or edited by hand since."""
@@ -189,7 +190,7 @@ class LocalSpace:
         bare = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
             batch.append(change)
-            bare += change.memory is not None and change.vector is None
+            bare += change.memory is not None and change.vector is None and bool(change.memory.embedded)
             if len(batch) >= BATCH:
                 self._apply(batch)
                 batch = []

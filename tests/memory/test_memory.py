@@ -128,7 +128,7 @@ def test_two_updates_at_once_both_count(tmp_path):
 @pytest.mark.parametrize("change", [{"id": "b"}, {"namespace": "ana"}], ids=str)
 def test_an_update_does_not_move_a_memory(memory, change):
     memory.add("the cat", id="a")
-    with pytest.raises(ConfigError, match="a memory keeps its"):
+    with pytest.raises(ConfigError, match="of a memory cannot change"):
         memory.update("a", **change)
     assert [m.id for m in memory.list()] == ["a"]
 
@@ -242,7 +242,7 @@ def test_neighbours_in_a_thread_remind_of_each_other(memory):
     memory.add("Over and over, nothing.", id="n")
     found = memory.search("Where does the cat sleep?")
     assert ids(found)[:2] == ["q", "a"]
-    assert "seed q (bm25 #1) → thread → a" in str(found[1].receipt)
+    assert "graph +0.6 from q (bm25 #1) → thread → a" in str(found[1].receipt)
     assert ids(memory.search("cat sleep", recipe=Fusion(weights={"bm25": 1.0}))) == ["q"]
 
 
@@ -490,10 +490,10 @@ def test_progress_counts_what_is_safe(memory):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (7, "cannot remember a int"),
-        ({"txt": "x"}, "no field 'txt'"),
-        ({"title": "x"}, "needs a 'text': got only title"),
-        ({}, "got only nothing"),
+        (7, "content of type int"),
+        ({"txt": "x"}, "unknown field 'txt'"),
+        ({"title": "x"}, "needs a 'text'; given: title"),
+        ({}, "given: nothing"),
         ({"text": "x", "tags": None}, "Memory.tags must be a sequence of str, not None"),
         ({"text": "x", "entities": 5}, "Memory.entities must be a sequence of str, not 5"),
     ],

@@ -14,8 +14,8 @@ import numpy as np
 from hybridmem.core import validation
 from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Memory
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, EmbeddingError
-from hybridmem.filters.parse import clean
 from hybridmem.stores.sql.validation import check_edge, check_memory, check_namespace, check_view, seconds
 
 __all__ = [
@@ -174,7 +174,7 @@ def _tuple(text: str) -> tuple[str, ...]:
 class _Draft:
     """A Memory in the making: the same slots, not frozen yet.
 
-    A frozen dataclass sets each of its 20 fields through `object.__setattr__`, which takes longer than all the rest of
+    A frozen dataclass sets each of its 23 fields through `object.__setattr__`, which takes longer than all the rest of
     reading a row; plain assignments and a change of class at the end take a sixth of it.
     """
 
@@ -186,7 +186,7 @@ def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
     m: Any = _Draft()
     (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
      m.type, entities, created, updated, m.confidence, m.supersedes, metadata, m.text) = row  # fmt: skip
-    m.namespace = namespace
+    m.namespace, m.speaker, m.event_at, m.expires_at = namespace, "", None, None
     m.tags = _tuple(tags) if tags else ()
     m.entities = _tuple(entities) if entities else ()
     m.created_at = moment = None if created is None else from_epoch(created)

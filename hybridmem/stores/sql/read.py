@@ -19,6 +19,7 @@ from hybridmem.stores.sqlite.log import DELETE, ERASE, VECTOR, VITALS, marks
 
 __all__ = [
     "Scope",
+    "changed_namespaces",
     "changes",
     "columns",
     "count",
@@ -43,7 +44,7 @@ _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
-    "{h}.access_count, {h}.last_accessed, {e}.words"
+    "{h}.access_count, {h}.last_accessed, {e}.words, NULL, 0, NULL, NULL"
 )
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own
@@ -231,6 +232,16 @@ def namespaces(conn: sqlite3.Connection, /) -> list[str]:
             found.append(last)
         last = conn.execute("SELECT min(namespace) FROM memories WHERE namespace > ?", (last,)).fetchone()[0]
     return found
+
+
+def changed_namespaces(conn: sqlite3.Connection, since: int, /) -> list[str]:
+    """The namespaces with a change after `since`."""
+    rows = conn.execute(
+        "SELECT m.namespace FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.seq > ? "
+        "UNION SELECT namespace FROM edge_log WHERE seq > ? ORDER BY 1",
+        (since, since),
+    )
+    return [row[0] for row in rows]
 
 
 # --- edges and changes

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Context, Ranking
+from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Spread
+from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.prior import NamedDate, Period, Substance, named_period
 
 
@@ -113,9 +114,23 @@ def test_both_say_what_they_did():
     trace = Trace()
     before = ranking((1.0, {"words": 5, "created_at": "2023-07-07"}), (0.9, {"words": 15}))
     NamedDate()(Substance()(before, context(trace=trace)), context("on 7 July", trace=trace))
-    said = str(vars(trace) if hasattr(trace, "__dict__") else [getattr(trace, name) for name in trace.__slots__])
-    assert "5 words of 10" in said
-    assert "the question names" in said
+    # the mean is 10 words: 1 − 0.4·(1 − 5/10) = 0.8, and the date adds 0.2 · the best score, 0.9
+    assert trace._notes["substance", "m0"] == "short text ×0.80 (5 words; results average 10)"
+    assert trace._notes["nameddate", "m0"] == "date 000*-07-07 +0.18"
+    trace = Trace()
+    Substance(words=8)(before, context(trace=trace))
+    assert trace._notes == {("substance", "m0"): "short text ×0.85 (5 words; 8 are enough)"}  # 1 − 0.4·(1 − 5/8)
+
+
+def test_a_thread_bonus_is_in_the_receipt_of_items_with_a_thread_only():
+    trace = Trace()
+    before = ranking((1.0, {}), (0.8, {"thread": "t"}), (0.2, {"thread": "t"}))
+    Spread(strength=0.0, thread=0.5)(before, context(trace=trace))
+    assert trace._notes == {
+        ("spread", "m0"): "",
+        ("spread", "m1"): "thread bonus +0.4 (t)",  # 0.5 · 0.8
+        ("spread", "m2"): "thread bonus +0.4 (t)",
+    }
 
 
 @pytest.mark.parametrize(

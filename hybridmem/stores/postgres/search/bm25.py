@@ -22,8 +22,9 @@ from hybridmem.stores.postgres.search.filters import restriction
 
 __all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "entry_of", "tied", "within"]
 
-ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
-"""What ranking needs to know: every field of an Entry is a column of `memories`."""
+_DERIVED = {"speaker": "NULL::text", "cues": "0", "event_at": "NULL::float8", "expires_at": "NULL::float8"}
+ENTRY = ", ".join(f"{_DERIVED[name]} AS {name}" if name in _DERIVED else f"m.{name}" for name in Entry._fields)
+"""The fields of an Entry as columns of `memories`."""
 entry_of = partial(tuple.__new__, Entry)
 """`Entry._make` without its check of the length: the rows are our own."""
 _UPDATED = 1 + Entry._fields.index("updated_at")

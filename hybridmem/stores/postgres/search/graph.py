@@ -79,7 +79,7 @@ def _steps(settings: GraphSettings) -> str:
 
 
 _TYPES = {"id": "text", "source_id": "text", "thread": "text", "status": "text", "words": "integer"}
-_TYPES["access_count"] = "bigint"
+_TYPES |= {"access_count": "bigint", "speaker": "text", "cues": "integer"}
 _NOTHING = ", ".join(
     f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(name, "float8") for name in Entry._fields))
 )
