@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from hybridmem.core.types import Activation
 
 if TYPE_CHECKING:
-    from hybridmem.fusion.explain import Explanation, Receipt
+    from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep
 
 __all__ = ["Part", "fragment", "neighbourhood_svg", "page", "receipt_html", "score_parts"]
 
-_WIDTH, _ROW, _BOX, _INDENT, _MARGIN = 460, 62, 52, 26, 8
-_LETTERS = 62  # of the small font that fit into a box
+_WIDTH, _ROW, _BOX, _INDENT, _MARGIN = 400, 60, 50, 24, 4
+_DEEPEST = 5  # deeper rows are not indented further
+_LETTER = 6.4  # the mean width of a letter of the small font
 _COLOURS = 8
+NEGLIGIBLE = 1e-6
+"""A rest of a score below this is rounding."""
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _STYLE = """
@@ -52,7 +55,7 @@ align-items:baseline;padding:2px 0}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}
 .hm-parts em{font-style:normal;color:var(--dim);overflow-wrap:anywhere}
 .hm-left li{padding:2px 0;overflow-wrap:anywhere}
-.hm svg{display:block;width:100%;height:auto;max-width:560px}
+.hm svg{display:block;width:100%;height:auto;max-width:500px}
 """
 _SVG_STYLE = """
 .hm-box{fill:var(--paper,#fff);stroke:var(--line,#c9d1da);stroke-width:1.2}
@@ -89,17 +92,18 @@ def score_parts(receipt: Receipt, /) -> tuple[Part, ...]:
     scale = receipt.score / receipt.raw if receipt.raw else 0.0
     arms = [Part(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
     stages = [Part(step.stage, (step.after - step.before) * scale, _step_sentence(step)) for step in receipt.steps]
-    return (*arms, *stages)
+    rest = receipt.score - sum(part.value for part in (*arms, *stages))
+    other = [Part("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
+    return (*arms, *stages, *other)
 
 
-def _arm_sentence(share: object) -> str:
-    rank, score, note = share.rank, share.score, share.note  # type: ignore[attr-defined]
-    raw = "" if score is None else f", raw score {score:.4g}"
-    return f"rank {rank}{raw}" + (f" [{note}]" if note else "")
+def _arm_sentence(share: ArmShare) -> str:
+    raw = "" if share.score is None else f", raw score {share.score:.4g}"
+    return f"rank {share.rank}{raw}" + (f" [{share.note}]" if share.note else "")
 
 
-def _step_sentence(step: object) -> str:
-    return step.text or f"{step.before:.4g} → {step.after:.4g}"  # type: ignore[attr-defined]
+def _step_sentence(step: StageStep) -> str:
+    return step.text or f"{step.before:.4g} → {step.after:.4g}"
 
 
 # --- receipts
@@ -190,8 +194,8 @@ def _colours(receipts: Iterable[Receipt]) -> dict[str, int]:
     """A colour number for each part: arms first, then stages, each in order of appearance."""
     rows = list(receipts)
     arms = [share.arm for one in rows for share in one.arms]
-    stages = [step.stage for one in rows for step in one.steps]
-    return {name: number for number, name in enumerate(dict.fromkeys([*arms, *stages]))}
+    parts = [part.name for one in rows for part in score_parts(one)]
+    return {name: number for number, name in enumerate(dict.fromkeys([*arms, *parts]))}
 
 
 def _swatch(name: str, colours: Mapping[str, int]) -> str:
@@ -285,9 +289,10 @@ def neighbourhood_svg(
         reported.setdefault(key, "seed" if value is None else f"seed {value:.3g}")
     for key, won in ranked:
         reported[key] = ", ".join(filter(None, (reported.get(key), f"+{won.value:.3g}")))
-    deepest = max((depth for _, depth in rows), default=0)
-    width, height = _WIDTH + deepest * _INDENT, max(1, len(rows)) * _ROW + 2 * _MARGIN
-    place = {key: (_MARGIN + depth * _INDENT, _MARGIN + row * _ROW) for row, (key, depth) in enumerate(rows)}
+    height = max(1, len(rows)) * _ROW + 2 * _MARGIN
+    place = {
+        key: (_MARGIN + min(depth, _DEEPEST) * _INDENT, _MARGIN + row * _ROW) for row, (key, depth) in enumerate(rows)
+    }
     strongest = ranked[0][1].value if ranked else 1.0
     lines = "".join(
         _line(place[link.parent], place[key], activations[key].value / strongest if key in activations else 0.5)
@@ -295,15 +300,16 @@ def neighbourhood_svg(
     )
     boxes = "".join(
         _box(key, place[key], (labels or {}).get(key, ""), reported.get(key, ""), link=forest.links.get(key),
-             width=width - 2 * _MARGIN - depth * _INDENT, seed=key in values)
-        for key, depth in rows
+             seed=key in values)
+        for key, _ in rows
     )  # fmt: skip
     left = len(ranked) - most
     more = f"; {left} weaker paths are not drawn" if left > 0 else ""
     title = f"{len(rows)} memories, {len(forest.links)} edges{more}"
     return (
-        f'<svg class="hm-graph" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}"><title>{_safe(title)}</title><style>{_SVG_STYLE}</style>{lines}{boxes}</svg>'
+        f'<svg class="hm-graph" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{_WIDTH}" height="{height}"><title>{_safe(title)}</title>'
+        f"<style>{_SVG_STYLE}</style>{lines}{boxes}</svg>"
     )
 
 
@@ -317,11 +323,10 @@ def _line(parent: tuple[int, int], child: tuple[int, int], share: float) -> str:
     )
 
 
-def _box(
-    key: str, place: tuple[int, int], text: str, note: str, *, link: _Link | None, width: int, seed: bool
-) -> str:
+def _box(key: str, place: tuple[int, int], text: str, note: str, *, link: _Link | None, seed: bool) -> str:
     x, y = place
-    letters = _LETTERS * width // _WIDTH
+    width = _WIDTH - _MARGIN - x
+    letters, note = int((width - 20) / _LETTER), _cut(note, 26)
     edge = "" if link is None else f"{_cut(link.label, 30)}: "
     title = f"{key}: {text}" if text else key
     if link is not None:
@@ -330,7 +335,7 @@ def _box(
     return (
         f'<g class="{kind}" data-key="{_safe(key)}"><title>{_safe(title)}</title>'
         f'<rect class="hm-box" x="{x}" y="{y}" width="{width}" height="{_BOX}" rx="7"/>'
-        f'<text class="hm-name" x="{x + 10}" y="{y + 21}">{_safe(_cut(key, max(8, letters - 26 - len(note))))}</text>'
+        f'<text class="hm-name" x="{x + 10}" y="{y + 21}">{_safe(_cut(key, max(8, letters - 4 - len(note))))}</text>'
         f'<text class="hm-value" x="{x + width - 10}" y="{y + 21}">{_safe(note)}</text>'
         f'<text class="hm-text" x="{x + 10}" y="{y + 40}">{_safe(edge)}'
         f"{_safe(_cut(text, max(8, letters - len(edge))))}</text></g>"

@@ -1,7 +1,7 @@
 """A recipe as the controls of a page: groups of switches and sliders, derived from the recipe's table of slots.
 
-A control has a path: `mode`, `weights/bm25`, `spread`, `spread/strength`, `gate/floor/vector`. The page sends the values
-that differ from the recipe by these paths, and `changed_recipe` applies them.
+A control has a path: `mode`, `weights/bm25`, `spread`, `spread/strength`, `gate/floor/vector`. The page sends the
+values that differ from the recipe by these paths, and `changed_recipe` applies them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Range(NamedTuple):
 
 
 _RANGES = {
-    "weight": _Range(0, 1, 0.01, "Share of this arm in the merged score."),
+    "weight": _Range(0, 1, 0.01, "Weight of this arm, relative to the others."),
     "c": _Range(0, 120, 1, "Larger values make the first ranks count less."),
     "depth": _Range(10, 300, 10, "How many hits each arm is asked for."),
     "floor": _Range(0, 1, 0.01, "Hits below this raw score are removed."),
@@ -58,7 +58,9 @@ _BM25_FLOOR = 20.0
 
 def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any]]:
     """The groups of controls that have an effect under this recipe, each with its present values."""
-    groups = [{"id": "merge", "label": "merge", "help": _MODE_HELP[recipe.mode], "controls": _merge(recipe, arms)}]
+    groups: list[dict[str, Any]] = [
+        {"id": "merge", "label": "merge", "help": _MODE_HELP[recipe.mode], "controls": _merge(recipe, arms)}
+    ]
     for slot in _SLOTS.values():
         stage = getattr(recipe, slot.name)
         controls: list[dict[str, Any]] = []
@@ -75,8 +77,8 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
 
 def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     controls = [_choice("mode", "mode", recipe.mode, list(MODES))]
-    weights = zip(arms, recipe.weights_for(arms), strict=True)
-    controls += [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights]
+    weights = _weights(recipe, arms)
+    controls += [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
@@ -150,7 +152,7 @@ def changed_recipe(recipe: Fusion, changes: Mapping[str, Any], arms: Sequence[st
         elif name in ("mode", "c", "depth", "complete", "smooth") and not rest:
             values[name] = value
         else:
-            raise ConfigError(f"the recipe has no setting {validation.shown(path)}")
+            raise ConfigError(f"the recipe has no setting {validation.display(path)}")
     return Fusion(**values)
 
 
@@ -171,7 +173,7 @@ def _changed_slot(slot: Slot, stage: Any, setting: str, value: Any, arms: Sequen
     name, _, key = setting.partition("/")
     if setting == "kind":
         if value not in kinds:
-            raise ConfigError(f"{slot.name} kind {validation.shown(value)} is not known: {', '.join(kinds)}")
+            raise ConfigError(f"{slot.name} kind {validation.display(value)} is not known: {', '.join(kinds)}")
         return stage if type(stage) is kinds[value] else kinds[value]()
     known = [item.name for item in fields(stage)] if is_dataclass(stage) else []
     if name not in known:  # left over from another kind of stage

@@ -11,6 +11,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -40,6 +42,7 @@ _FILES = {
     "": ("inspector.html", "text/html; charset=utf-8"),
     "inspector.css": ("inspector.css", "text/css; charset=utf-8"),
     "inspector.js": ("inspector.js", "text/javascript; charset=utf-8"),
+    "inspector_draw.js": ("inspector_draw.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; "
@@ -70,7 +73,8 @@ class Inspector:
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {LOOPBACK}, port {port}: {error}") from error
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="hybridmem-inspector", daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(target=serve, name="hybridmem-inspector", daemon=True)
         self._thread.start()
 
     @property
@@ -138,9 +142,19 @@ class Inspector:
             "text": self._source.texts(explained, query).get(key, ""),
             "ranks": {name: place and [place[0], _finite(place[1])] for name, place in ranks.items()},
             "result": next((one for one in _results(explained) if one["key"] == key), None),
+            **self._wide(key, query, explained),
             "path": list(explained.activations[key].path) if key in explained.activations else [],
             **self._source.details(key, query),
         }
+
+    def _wide(self, key: str, query: Query, explained: Explanation) -> dict[str, Any]:
+        """The receipt of a key that a longer list would contain, beside the score of the last result."""
+        wide = None
+        if key in explained.dropped and explained.receipts:
+            depth = query.recipe.depth_for(query.k)  # the same lists from the arms, so that the score is the same
+            longer = self._source.explain(query._replace(k=depth, recipe=replace(query.recipe, depth=depth)))
+            wide = next((one for one in _results(longer) if one["key"] == key), None)
+        return {"wide": wide, "last": _finite(explained.receipts[-1].score) if explained.receipts else None}
 
     def cases(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The cases of a JSONL file that name a relevant id."""
@@ -317,8 +331,9 @@ def _handler(inspector: Inspector) -> type[BaseHTTPRequestHandler]:
         server: _Server
 
         def do_GET(self) -> None:
-            before, _, name = self.path.partition(f"/{inspector.token}/")
-            if before or not self._allowed() or name not in _FILES or not self.path.endswith(f"/{name}"):
+            home = f"/{inspector.token}/"
+            name = self.path.removeprefix(home)
+            if not self.path.startswith(home) or name not in _FILES or not self._allowed():
                 self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
                 return
             file, kind = _FILES[name]

@@ -9,8 +9,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from hybridmem.core import validation
 from hybridmem.core.protocols import View
-from hybridmem.core.times import epoch, iso
+from hybridmem.core.times import iso
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
@@ -128,7 +129,7 @@ class MemorySource:
         listed = [hit.key for hits in explanation.hits.values() for hit in hits]
         missing = [key for key in dict.fromkeys([*listed, *explanation.dropped]) if key not in texts]
         memory = self._view(query.namespace)
-        rows = memory.store.get(missing, view=View(memory.name, _moment(query.as_of), superseded=True))
+        rows = memory.store.get(missing, view=View(memory.name, validation.as_of(query.as_of), superseded=True))
         return texts | {key: row.text for key, row in zip(missing, rows, strict=True) if row is not None}
 
     def details(self, key: str, query: Query) -> dict[str, Any]:
@@ -190,10 +191,6 @@ class RetrieverSource:
 # --- memories as the page shows them
 
 
-def _moment(as_of: Any) -> float | None:
-    return None if as_of is None else epoch(as_of)
-
-
 def _status(deleted: bool, memory: Memory) -> str:
     return "forgotten" if deleted else memory.status
 
@@ -234,7 +231,7 @@ def _thread(memory: HybridMemory, one: Memory, as_of: Any) -> list[dict[str, Any
 def example_questions(memories: Sequence[Memory], /) -> list[str]:
     """Questions that people could ask of these memories: those they contain, then titles, then first words.
 
-    >>> example_questions([Memory("Ana: Where does Pixel sleep?", id="a"), Memory("On the sofa", title="Sleep", id="b")])
+    >>> example_questions([Memory("Ana: Where does Pixel sleep?"), Memory("On the sofa", title="Sleep")])
     ['Where does Pixel sleep?', 'Sleep']
     """
     asked = (found.strip() for memory in memories for found in _QUESTION.findall(memory.text))
