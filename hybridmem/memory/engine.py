@@ -263,6 +263,11 @@ class Engine:
 
         return self.fetch(hits.ids, hits.scores, question.view, explained)
 
+    def nearest(self, question: Question) -> list[Result]:
+        """The vector arm for a vector that the question has already."""
+        hits = self.space(question.view).search("vector", self._ask(question), k=question.k)
+        return self.fetch(hits.ids, hits.scores, question.view)
+
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
         """Embed everything again, with another embedder if one is given, and build every index from the store."""
         if embedder is not None:

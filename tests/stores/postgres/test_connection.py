@@ -142,7 +142,7 @@ class TestStandby:
                         memory.add(f"Lisbon note {n}", id=f"n{n}")
                         assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
                     router = memory.store._router
-                    postgres_server.until(lambda: router.look() or not router.behind, what="the standby to follow")
+                    postgres_server.until(lambda: router.check() or not router.behind, what="the standby to follow")
                     asked, read = [], router.replica.read
                     router.replica.read = lambda work: asked.append(work) or read(work)
                     assert memory.search("Lisbon")[0].id
@@ -180,7 +180,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("change", [("owner@", "nobody-here@"), ("/postgres", "/no-such-database")])
     def test_a_login_that_will_never_work(self, pg_server, change):
-        with pytest.raises(StoreError, match=r"does not let us in .*does not exist"):
+        with pytest.raises(StoreError, match=r"refuses the login .*does not exist"):
             PostgresStore(pg_server.url().replace(*change), reconnect=3600)
 
     def test_a_server_that_is_away_says_why(self):
@@ -340,8 +340,8 @@ class TestSchema:
             ("DELETE FROM postings WHERE term = 'cat'", "postings"),
             ("UPDATE terms SET n = 7 WHERE term = 'cat'", "is counted 7 times"),
             ("DELETE FROM terms WHERE term = 'cat'", "is counted 0 times"),
-            ("DELETE FROM documents", "cannot be found by its words"),
-            ("UPDATE spaces SET memories = 7", "counts 7"),
+            ("DELETE FROM documents", "is missing in the text index"),
+            ("UPDATE spaces SET memories = 7", "records 7 memories"),
             ("DELETE FROM embeddings", "vector"),
             ("UPDATE memories SET strength = 0.5", "version"),
             ("DELETE FROM bodies", "missing"),
