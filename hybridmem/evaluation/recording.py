@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import ArmList, Graph, Hits, Reader
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System
 from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
-from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.view import Ask
+from hybridmem.indexes.view import LocalView
 from hybridmem.memory.question import listed
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def memory_curve(memory: HybridMemory) -> Curve | None:
     """The constants of a memory's BM25 arm; None where they cannot be changed without a rebuild."""
     settings = memory._engine.settings  # noqa: SLF001
     space = memory._engine.space(View(memory.name))  # noqa: SLF001
-    return Curve(settings.k1, settings.b) if isinstance(getattr(space, "_text", None), BM25Index) else None
+    return Curve(settings.k1, settings.b) if isinstance(space, LocalView) else None
 
 
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
@@ -109,10 +108,12 @@ class _View:
     def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
         self.space = space
         self.graph: Graph | None = space.graph(None)
-        own: Any = getattr(space, "_text", None)
+        own: Any = space.bm25 if isinstance(space, LocalView) else None
         self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
 
-    def lists(self, arms: Sequence[str], ask: Ask, found: Mapping[str, Hits], depth: int) -> Iterator[list[ArmList]]:
+    def lists(
+        self, arms: Sequence[str], ask: ArmQuery, found: Mapping[str, Hits], depth: int
+    ) -> Iterator[list[ArmList]]:
         """One set of lists for each curve; the other arms score all candidates once."""
         words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
         hits = [{**found, "bm25": one} for one in words]
@@ -127,7 +128,7 @@ class _View:
             known["bm25"] = self._words(text, ask, some["bm25"], candidates)
             yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
 
-    def _words(self, text: Any, ask: Ask, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+    def _words(self, text: Any, ask: ArmQuery, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
         have = dict(zip(hits.ids, hits.scores, strict=True))
         missing = [key for key in candidates if key not in have]
         scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)

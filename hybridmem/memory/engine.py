@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, in_thread, run, run_one
 from hybridmem.core.forks import guard
-from hybridmem.core.protocols import Progress, Store, View
+from hybridmem.core.protocols import ArmQuery, Progress, SearchView, Store, View
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.indexes.graph.explain import explain_arm
-from hybridmem.indexes.view import Ask, IndexSettings, LocalSpace, Space
+from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded
 from hybridmem.memory.health import Health, Observation, measure
@@ -33,8 +33,6 @@ T = TypeVar("T")
 _Found = dict[str, Hits]
 _Known = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
-OWN_THREAD_FROM = 0.01
-"""Seconds from which an arm gets a thread of its own: below, the arms compute rather than wait, and threads cost."""
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
 PAST_SPACES = 4
 """How many as-of spaces are kept: each holds the indexes of one moment."""
@@ -51,15 +49,15 @@ class Engine:
         embedder: Embedder | None,
         settings: IndexSettings,
         clock: Callable[[], float],
-        make_space: Callable[[Store, View, IndexSettings], Space] | None = None,
+        make_space: Callable[[Store, View, IndexSettings], SearchView] | None = None,
     ) -> None:
         self.store = store
         self.embedder = embedder
         self.settings = settings
         self.clock = clock
-        self._make_space = make_space or LocalSpace
-        self._spaces: dict[View, Space] = {}
-        self._past: OrderedDict[View, Space] = OrderedDict()
+        self._make_space = make_space or LocalView
+        self._spaces: dict[View, SearchView] = {}
+        self._past: OrderedDict[View, SearchView] = OrderedDict()
         self._paces: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
         self._lock = guard(threading.Lock())
         self._closed = False
@@ -83,10 +81,12 @@ class Engine:
 
     # --- spaces
 
-    def space(self, view: View) -> Space:
+    def space(self, view: View) -> SearchView:
         """The indexes of a view, caught up with the store."""
         with self._lock:
-            kept: dict[View, Space] | OrderedDict[View, Space] = self._spaces if view.as_of is None else self._past
+            kept: dict[View, SearchView] | OrderedDict[View, SearchView] = (
+                self._spaces if view.as_of is None else self._past
+            )
             space = kept.get(view)
             if space is None:
                 space = kept[view] = self._make_space(self.store, view, self.settings)
@@ -134,14 +134,14 @@ class Engine:
                 return answer
             depth *= 4
 
-    def _ask(self, question: Question) -> Ask:
+    def _ask(self, question: Question) -> ArmQuery:
         allowed = None
         if question.filter is not None:
             choose = getattr(self.store, "choose", self.store.ids)  # a server may keep the filter to itself
             allowed = choose(view=question.view, filter=question.filter)
-        return Ask(question.text, question.vector, allowed)
+        return ArmQuery(question.text, question.vector, allowed)
 
-    def _once(self, space: Space, ask: Ask, question: Question, depth: int) -> Answer:
+    def _once(self, space: SearchView, ask: ArmQuery, question: Question, depth: int) -> Answer:
         recipe = question.recipe
         ask, found, known = self._found(space, ask, recipe, depth)
         lists = [
@@ -152,7 +152,7 @@ class Engine:
         answer = Answer(Ranking([], [], []), lists, question, space, graph, self.clock())
         return answer._replace(ranking=self.fuse(answer))
 
-    def _found(self, space: Space, ask: Ask, recipe: Fusion, depth: int) -> tuple[Ask, _Found, _Known]:
+    def _found(self, space: SearchView, ask: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, _Found, _Known]:
         """What the arms found, and what each thinks of the others' finds where the recipe asks for that.
 
         A space that can answer all of it at once is asked so; it may decline.
@@ -167,7 +167,7 @@ class Engine:
         ask, found = self._arms(space, ask, recipe, depth)
         return ask, found, complete(space, ask, found) if recipe.complete else {}
 
-    def _arms(self, space: Space, ask: Ask, recipe: Fusion, depth: int) -> tuple[Ask, dict[str, Hits]]:
+    def _arms(self, space: SearchView, ask: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, dict[str, Hits]]:
         """Every arm that has a weight, at the same time; embedding the question is part of the vector arm."""
         weights = dict(zip(self.arms, recipe.weights_for(self.arms), strict=True))
         box = {"vector": ask.vector}
@@ -181,7 +181,7 @@ class Engine:
 
         calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
         jobs = [Job(arm, calls[arm], latency=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
-        outcomes: list[Outcome] = run(jobs, inline_below=getattr(space, "own_thread_from", OWN_THREAD_FROM))
+        outcomes: list[Outcome] = run(jobs, inline_below=space.thread_threshold)
         apply_policy(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 
@@ -262,6 +262,11 @@ class Engine:
             return explain_arm(graph, question.text, seeds, hits, hops=hops, decay=decay)
 
         return self.fetch(hits.ids, hits.scores, question.view, explained)
+
+    def nearest(self, question: Question) -> list[Result]:
+        """The vector arm for a vector that the question has already."""
+        hits = self.space(question.view).search("vector", self._ask(question), k=question.k)
+        return self.fetch(hits.ids, hits.scores, question.view)
 
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
         """Embed everything again, with another embedder if one is given, and build every index from the store."""

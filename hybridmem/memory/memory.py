@@ -13,7 +13,7 @@ from hybridmem.core import validation
 from hybridmem.core.inputs import Content, as_memories, as_memory, with_changes
 from hybridmem.core.protocols import Progress, Store, Version, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
-from hybridmem.embedding.embedder import Embedder, as_embedder
+from hybridmem.embedding.embedder import Embedder, as_embedder, unit
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -26,7 +26,6 @@ from hybridmem.memory.health import Health, reach_warnings
 from hybridmem.memory.question import FUSED, Question, ask
 from hybridmem.memory.results import Result
 from hybridmem.stores.spanning import SpanningStore
-from hybridmem.stores.sql.codec import check_memory
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["HybridMemory"]
@@ -171,13 +170,17 @@ class HybridMemory:
     def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
         if not batch:
             return []
-        vectors = None
-        if self.embedder is not None:
-            for memory in batch:  # what cannot be stored is not embedded either
-                check_memory(memory, namespace=self._namespace)
-            vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
-            claim(self.store, self.embedder)
+        vectors = None if self.embedder is None else self._embed
         return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
+
+    def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
+        """The vectors of memories that the store has validated."""
+        embedder = self._engine.embedder
+        if embedder is None:
+            return [None] * len(batch)
+        vectors = list(embedder.documents([memory.embedded for memory in batch]))
+        claim(self.store, embedder)
+        return vectors
 
     def update(self, id: str, /, **changes: Any) -> Memory:
         """Change fields of a memory; the old version stays in its history."""
@@ -266,6 +269,13 @@ class HybridMemory:
     async def asearch_arm(self, arm: str, query: str, /, **how: Any) -> Sequence[Result]:
         """The same without blocking the event loop."""
         return await self._engine.aside(lambda: self.search_arm(arm, query, **how))
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Any = None, as_of: Any = None
+    ) -> Sequence[Result]:
+        """The memories whose vectors are nearest to a given one, with their cosine similarities."""
+        question = self._question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
 
     # --- upkeep
 

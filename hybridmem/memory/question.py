@@ -8,12 +8,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Store, View
+from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
 from hybridmem.core.types import ArmList, Graph, Hits, Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Pack
-from hybridmem.indexes.view import Ask, Space
 from hybridmem.memory.confidence import check_confidence
 
 __all__ = ["FUSED", "Answer", "Question", "ask", "complete", "hidden", "listed"]
@@ -37,7 +36,7 @@ class Answer(NamedTuple):
     ranking: Ranking
     lists: Sequence[ArmList]
     question: Question
-    space: Space
+    space: SearchView
     graph: Graph | None
     now: float
 
@@ -72,7 +71,7 @@ def ask(
     return Question(query, view, k, recipe_for(recipe), how.get("filter"), None, least)
 
 
-def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:
+def listed(name: str, hits: Hits, space: SearchView, known: Mapping[str, float] | None) -> ArmList:
     """An arm's hits as entries; one that left the view between two reads is dropped."""
     entries = space.entries(hits.ids)
     if None in entries:
@@ -81,7 +80,7 @@ def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | Non
     return ArmList(name, entries, hits.scores, known=known)
 
 
-def complete(space: Space, ask: Ask, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
+def complete(space: SearchView, ask: ArmQuery, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
     """What each arm thinks of the candidates that only the others found; a score of 0 is no opinion."""
     known = {arm: dict(zip(*hits, strict=True)) for arm, hits in found.items()}
     everything = dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()]))

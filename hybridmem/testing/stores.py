@@ -888,8 +888,8 @@ class StoreConformance:
         earlier = {**b, "at": a["at"] - 1}
         for rows, why in (
             ([b, a, link], "seq 1 does not come after 2"),
-            ([a, earlier, link], "lies before"),
-            ([a, link], "links 'b', which is not there"),
+            ([a, earlier, link], "is before"),
+            ([a, link], "links 'b', which does not exist"),
             ([a, b, {**link, "op": "sing"}], "known: link, unlink"),
         ):
             with store_factory(clock, name=fresh("target")) as target:

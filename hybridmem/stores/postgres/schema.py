@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL: the log of `stores/schema.py`, and what is derived from it for searching in the server."""
+"""Schema in PostgreSQL: the tables of the log (see `sqlite/schema.py`), the derived tables, and migrations."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
 VERSION = 3
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
-#   counter    the one sequence; taken last in a write, so that numbers follow the order of commits
+#   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
 #   spaces     one row per namespace, locked by its writer: the newest seq, and live N and Σ|D| for BM25
-# Derived, for the memories that the live view shows (there, not superseded):
+# Derived, for the memories in the live view (not deleted, not superseded):
 #   documents  a memory's terms and length       postings   (namespace, term, memory, tf, length)
 #   terms      how many memories have a term     mentions   its entities
 #   pointers   the ids listed in its metadata
-#   embeddings its vector at length 1 (made with the first vector, since it needs pgvector)
+#   embeddings its vector at length 1 (created with the first vector, since it needs pgvector)
 TABLES = """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
@@ -118,7 +118,7 @@ TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
     "terms", "mentions", "pointers",
 )  # fmt: skip
-"""The tables whose rows belong to a namespace (and `embeddings`, once it is there)."""
+"""The tables whose rows belong to a namespace (and `embeddings`, once it exists)."""
 
 # What `hybridmem.core.times.epoch` reads from a JSON text or number, as SQL: NULL when it is no time.
 EPOCH = r"""
@@ -156,22 +156,22 @@ EXCEPTION WHEN data_exception THEN RETURN NULL;
 END $$
 """
 
-# The role's own name decides, which no statement of the role can change (a setting could be).
-_MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
+# The policy uses the role's name, which the role cannot change; it could change a setting.
+_OWN_ROWS = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
 
 
 def protect(conn: Conn, table: str, /) -> None:
-    """Row-level security for one table: a role sees and changes the rows of its namespaces."""
+    """Enable row-level security for one table: a role reads and writes the rows of its namespaces."""
     conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
-    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_MINE}) WITH CHECK ({_MINE})")
+    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_OWN_ROWS}) WITH CHECK ({_OWN_ROWS})")
 
 
 Migration = Callable[[Conn], None]
 
 
 def _drop_full_indexes(conn: Conn) -> None:
-    """1 → 2: the HNSW indexes hold half-precision vectors; those of full vectors are built anew when searched."""
+    """1 → 2: HNSW indexes hold half-precision vectors; those of full vectors are built again when needed."""
     found = conn.raw.execute(
         "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() "
         "AND indexname LIKE 'embeddings\\_hnsw\\_%'"
@@ -181,8 +181,8 @@ def _drop_full_indexes(conn: Conn) -> None:
 
 
 def _count_terms(conn: Conn) -> None:
-    """2 → 3: how many memories have a term is kept. Clients that do not count, and are still open, may not write."""
-    from hybridmem.stores.postgres.derived import Deriver  # which is built on these tables
+    """2 → 3: the number of memories with a term is stored. Open clients of the old version can no longer write."""
+    from hybridmem.stores.postgres.derived import Deriver
 
     conn.raw.execute("SET LOCAL statement_timeout = 0")
     conn.raw.execute(derived.TERMS_TABLE)
@@ -205,7 +205,7 @@ def prepare(
 ) -> None:
     """Create the tables in an empty schema, migrate an older one, refuse a newer one.
 
-    Runs in a transaction that holds the store alone, so that two clients never both create or migrate.
+    Runs in a transaction that locks the whole store, so that two clients never both create or migrate.
     """
     found = version_of(conn, schema)
     if found is None:
@@ -224,7 +224,7 @@ def prepare(
 
 
 def version_of(conn: Conn, schema: str, /) -> int | None:
-    """The version of the tables; None when there are none."""
+    """The version of the schema; None when there are no tables."""
     there = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'settings'"
     if conn.raw.execute(there, (schema,)).fetchone() is None:
         return None
@@ -246,15 +246,15 @@ def set_setting(conn: Conn, key: str, value: Any, /) -> None:
 
 
 def has_vectors(conn: Conn, /) -> bool:
-    """Whether the store has room for vectors."""
-    # Reading a table makes the server look at what others have created meanwhile; to_regclass alone does not, and a
-    # client that has just waited for another's lock would still not see the table.
+    """Whether the table of vectors exists."""
+    # Reading pg_class refreshes the server's cache. With to_regclass alone, a client that has just waited for another's
+    # lock would not see the new table.
     found = conn.raw.execute("SELECT 1 FROM pg_class WHERE oid = to_regclass('embeddings')").fetchone()
     return found is not None
 
 
 def ensure_vectors(conn: Conn, name: str, /) -> None:
-    """Make room for vectors: pgvector and the table that needs it. Done once, with the first vector."""
+    """Create the extension pgvector and the table of vectors, with the first vector."""
     if has_vectors(conn):
         return
     try:

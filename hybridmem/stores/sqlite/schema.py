@@ -1,4 +1,4 @@
-"""The SQLite file: its tables, how a file is recognised, created and brought up to date."""
+"""Schema of the SQLite file: tables, recognition of a file, creation and migrations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "re
 APPLICATION_ID = 0x4879_4D65  # "HyMe": tells our files from other people's SQLite files
 VERSION = 1
 
-# memories   where each memory stands now: derived from `versions`, kept in the same transaction, verified by check()
-# versions   the log: never updated. `body` and `vector` point at what was written by this or an earlier version, so a
-#            change of vitals copies neither text nor vector
-# edge_log   the log of links, numbered in the same sequence; `edges` is where they stand now
+# memories   the current state of each memory: derived from `versions` in the same transaction, verified by check()
+# versions   the log, never updated. `body` and `vector` refer to rows written by this or an earlier version, so that
+#            a change of vitals copies neither text nor vector
+# edge_log   the log of links, numbered in the same sequence; `edges` has their current state
 TABLES = """
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, at REAL NOT NULL);
 INSERT INTO state VALUES (1, 0, 0.0);
@@ -64,13 +64,13 @@ MIGRATIONS: Mapping[int, Migration] = {}
 
 
 def is_ready(conn: sqlite3.Connection, /) -> bool:
-    """Whether the file is ours, of this version and in write-ahead mode: nothing to do then but to use it."""
+    """Whether the file is a store of this version in write-ahead mode, so that it needs no preparation."""
     ours = _pragma(conn, "application_id") == APPLICATION_ID and _pragma(conn, "user_version") == VERSION
     return ours and conn.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
 
 
 def refuse(conn: sqlite3.Connection, path: str, /, *, version: int = VERSION) -> bool:
-    """Raise if the file is not ours to touch, or of a newer version; otherwise tell whether it is still empty."""
+    """Raise if the file is not a store or has a newer version; returns whether it is still empty."""
     found = _pragma(conn, "user_version")
     foreign = _pragma(conn, "application_id") != APPLICATION_ID
     if foreign and (found or conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):

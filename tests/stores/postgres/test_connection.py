@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, SchemaVersionError, StoreBusyError, StoreError
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
@@ -142,7 +142,7 @@ class TestStandby:
                         memory.add(f"Lisbon note {n}", id=f"n{n}")
                         assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
                     router = memory.store._router
-                    postgres_server.until(lambda: router.look() or not router.behind, what="the standby to follow")
+                    postgres_server.until(lambda: router.check() or not router.behind, what="the standby to follow")
                     asked, read = [], router.replica.read
                     router.replica.read = lambda work: asked.append(work) or read(work)
                     assert memory.search("Lisbon")[0].id
@@ -180,7 +180,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("change", [("owner@", "nobody-here@"), ("/postgres", "/no-such-database")])
     def test_a_login_that_will_never_work(self, pg_server, change):
-        with pytest.raises(StoreError, match=r"does not let us in .*does not exist"):
+        with pytest.raises(StoreError, match=r"refuses the login .*does not exist"):
             PostgresStore(pg_server.url().replace(*change), reconnect=3600)
 
     def test_a_server_that_is_away_says_why(self):
@@ -260,7 +260,7 @@ class TestSchema:
             with PostgresStore(url, exact_below=1) as store:
                 assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
                 store.build_vector_index(2)
-                found = store.space(NOW, IndexSettings()).search("vector", Ask("", [1.0, 0.0]), k=2)
+                found = store.space(NOW, IndexSettings()).search("vector", ArmQuery("", [1.0, 0.0]), k=2)
                 assert found.ids == ["0", "1"]
             made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
             assert "halfvec(2)" in made[0]
@@ -294,8 +294,8 @@ class TestSchema:
                     store.put([Memory("cat", id="d")])
             with PostgresStore(url.replace("owner@", "counted@")) as store:
                 store.put([Memory("cat", id="e")], namespace="own")
-                assert len(store.space(View("own"), IndexSettings()).search("bm25", Ask("cat"), k=5).ids) == 2
-                assert store.space(View(""), IndexSettings()).search("bm25", Ask("cat"), k=5).ids == []
+                assert len(store.space(View("own"), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids) == 2
+                assert store.space(View(""), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids == []
             assert conn.execute("SELECT n FROM terms WHERE (namespace, term) = ('own', 'cat')").fetchone() == (2,)
         pg_server.drop(url)
 
@@ -340,8 +340,8 @@ class TestSchema:
             ("DELETE FROM postings WHERE term = 'cat'", "postings"),
             ("UPDATE terms SET n = 7 WHERE term = 'cat'", "is counted 7 times"),
             ("DELETE FROM terms WHERE term = 'cat'", "is counted 0 times"),
-            ("DELETE FROM documents", "cannot be found by its words"),
-            ("UPDATE spaces SET memories = 7", "counts 7"),
+            ("DELETE FROM documents", "is missing in the text index"),
+            ("UPDATE spaces SET memories = 7", "records 7 memories"),
             ("DELETE FROM embeddings", "vector"),
             ("UPDATE memories SET strength = 0.5", "version"),
             ("DELETE FROM bodies", "missing"),
