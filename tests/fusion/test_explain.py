@@ -200,8 +200,8 @@ def test_text_dict_and_html():
     assert "&lt;b&gt;cat" in html
     assert "<b>cat" not in html
     assert "left out: 3" in html
-    assert "<details>" not in explained(Fusion(), [arm("a", "x")])._repr_html_()
-    assert told.receipts[0]._repr_html_().startswith("<code>#1 c1")
+    assert "left out" not in explained(Fusion(), [arm("a", "x")])._repr_html_()
+    assert "c1" in told.receipts[0]._repr_html_()
 
 
 def test_a_page_of_its_own():
