@@ -24,8 +24,8 @@ from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters.predicate import compile_predicate
-from hybridmem.text.cues import TIME_WORD
 from hybridmem.testing.store_model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
+from hybridmem.text.cues import TIME_WORD
 
 NOW = View()
 ALL = View(superseded=True)
