@@ -16,11 +16,11 @@ from typing import Any
 
 from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.graph.threads import asks
 from hybridmem.stores.postgres.connection import Conn
 from hybridmem.stores.postgres.derived import Derived, Deriver, Stats
 from hybridmem.stores.postgres.write_buffer import Numbers, WriteBuffer
 from hybridmem.stores.sqlite.log import COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
+from hybridmem.text.cues import ASKS, cues_of
 
 __all__ = ["PgLog"]
 
@@ -148,7 +148,7 @@ class PgLog(Log):
         if body is not None:
             head.body = seq
             head.title, head.text, head.supersedes = body[0], body[-1], body[11]
-            self._buffer.asks[head.mem] = asks(body[-1])
+            self._buffer.asks[head.mem] = bool(cues_of(body[-1]) & ASKS)
             self._buffer.bodies.append((seq, namespace, head.words, *body))
         if vector is not None:
             head.vector = seq

@@ -131,7 +131,12 @@ class PostgresStore(Reading, Writer):
         wanted = Deriver.of(settings.analyzer, settings.graph)
         if settings.graph is None:
             wanted = replace(self._deriver, analyzer=settings.analyzer)
-        self._take(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, settings.b)))
+        self._take(
+            replace(
+                wanted,
+                lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, B if settings.b is None else settings.b),
+            )
+        )
 
     def _take(self, wanted: Deriver) -> None:
         record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
@@ -223,7 +228,7 @@ class PostgresStore(Reading, Writer):
         """Build all that is derived again from the log, for everybody, with other settings if given; how many."""
         deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
         engine = self._deriver.lexical.engine if lexical is None else lexical
-        curve = (K1, B) if settings is None else (settings.k1, settings.b)
+        curve = (K1, B) if settings is None else (settings.k1, B if settings.b is None else settings.b)
         deriver = replace(deriver, lexical=Lexical.of(engine, *curve))
         with self._db.write(alone=True) as conn:
             done = maintenance.rebuild(conn, deriver, progress)

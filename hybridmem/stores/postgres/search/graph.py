@@ -24,6 +24,7 @@ from hybridmem.indexes.graph.activation import GraphSnapshot
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import Chosen
+from hybridmem.text.cues import ASKS
 
 __all__ = ["Joined", "ServerGraph", "neighbourhood", "thread_neighbours"]
 
@@ -33,7 +34,6 @@ Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 3
 """Where `thread_neighbours` has an entry's id."""
-_PLAIN = Extra()
 _SHOWN = "m.live AND m.status <> 'superseded'"
 
 
@@ -188,7 +188,7 @@ def _picture(piece: _Piece, settings: GraphSettings) -> tuple[GraphSnapshot, lis
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        entries.set(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+        entries.set_entry(id_, entry._replace(cues=ASKS if asks else 0), born, Extra(named, links))
     index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
