@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,8 +38,9 @@ class Plain:
                 threads.setdefault(memory.thread, []).append(memory.id)
         for ids in threads.values():
             ids.sort(key=lambda id_: self.memories[id_].created_at)  # stable: then by insertion
-            self.before |= dict(zip(ids[1:], ids, strict=False))
-            self.after |= dict(zip(ids, ids[1:], strict=False))
+            pairs = list(pairwise(ids))
+            self.before |= {second: first for first, second in pairs}
+            self.after |= dict(pairs)
         self.tf = {id_: self.frequencies(id_) for id_ in self.memories}
         self.length = {id_: len(TERMS(memory.text)) for id_, memory in self.memories.items()}
         self.mean = sum(self.length.values()) / max(len(self.length), 1)
