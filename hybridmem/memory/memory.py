@@ -26,7 +26,6 @@ from hybridmem.memory.health import Health, reach_warnings
 from hybridmem.memory.question import FUSED, Question, ask
 from hybridmem.memory.results import Result
 from hybridmem.stores.spanning import SpanningStore
-from hybridmem.stores.sql.codec import check_memory
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["HybridMemory"]
@@ -171,13 +170,17 @@ class HybridMemory:
     def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
         if not batch:
             return []
-        vectors = None
-        if self.embedder is not None:
-            for memory in batch:  # what cannot be stored is not embedded either
-                check_memory(memory, namespace=self._namespace)
-            vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
-            claim(self.store, self.embedder)
+        vectors = None if self.embedder is None else self._embed
         return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
+
+    def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
+        """The vectors of memories that the store has validated."""
+        embedder = self._engine.embedder
+        if embedder is None:
+            return [None] * len(batch)
+        vectors = list(embedder.documents([memory.embedded for memory in batch]))
+        claim(self.store, embedder)
+        return vectors
 
     def update(self, id: str, /, **changes: Any) -> Memory:
         """Change fields of a memory; the old version stays in its history."""
