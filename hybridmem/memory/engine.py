@@ -61,6 +61,8 @@ class Engine:
         self._spaces: dict[View, Space] = {}
         self._past: OrderedDict[View, Space] = OrderedDict()
         self._paces: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
+        self.latency = Latency()
+        """Duration of a whole search."""
         self._lock = guard(threading.Lock())
         self._closed = False
         self.check_embedder()
@@ -205,11 +207,11 @@ class Engine:
             trace=trace,
         )
 
-    async def aside(self, call: Callable[[], T]) -> T:
-        """Run a blocking call without holding up the event loop: in a thread, when the store has a turn for it."""
-        run = getattr(self.store, "aside", in_thread)  # a server with few connections lets the others wait
-        done: T = await run(call)
-        return done
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run a blocking call in a thread; a store with few connections limits how many run at a time."""
+        run = getattr(self.store, "aside", in_thread)
+        result: T = await run(call)
+        return result
 
     def results(self, question: Question) -> list[Result]:
         """The answer as results with their memories; receipts are made when somebody reads one."""

@@ -21,7 +21,7 @@ from hybridmem.indexes.engines.fts5 import FTS5Index
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 from hybridmem.indexes.graph.index import GraphIndex
 from hybridmem.indexes.vector.index import VectorIndex
-from hybridmem.memory.confidence import calibrate, threshold
+from hybridmem.evaluation.calibration import calibrate, threshold
 from hybridmem.stores.markdown.store import MarkdownStore
 from hybridmem.stores.sqlite.store import SQLiteStore
 
