@@ -29,10 +29,10 @@ from postgres_rivals import DIM, K, add_hnsw, langchain, llamaindex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import as_embedder
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.store import PostgresStore
 from tests.support import postgres_server
@@ -161,7 +161,7 @@ def agreement(near: HybridMemory, exact: HybridMemory, questions: list[Asked]) -
     found = []
     spaces = [memory.store.space(View(), IndexSettings()) for memory in (near, exact)]
     for q in questions:
-        ours, true = (space.search("vector", Ask(q.text, q.vector), k=100).ids for space in spaces)
+        ours, true = (space.search("vector", ArmQuery(q.text, q.vector), k=100).ids for space in spaces)
         found.append((len({*ours[:10]} & {*true[:10]}) / 10, len({*ours} & {*true}) / 100))
     return statistics.fmean(a for a, _ in found), statistics.fmean(b for _, b in found)
 
@@ -176,7 +176,7 @@ def filtered(near: HybridMemory, exact: HybridMemory, questions: list[Asked], ty
         found = []
         for space, taken in zip(spaces, times, strict=True):
             start = time.perf_counter()
-            found.append(space.search("vector", Ask(q.text, q.vector, chosen), k=K).ids)
+            found.append(space.search("vector", ArmQuery(q.text, q.vector, chosen), k=K).ids)
             taken.append(time.perf_counter() - start)
         counts.append(len(found[0]))
         shared.append(len({*found[0]} & {*found[1]}) / K)
@@ -203,7 +203,7 @@ def hops(memory: HybridMemory, questions: list[Asked], *, spaced: bool) -> float
     taken = []
     for q in questions:
         space = memory.store.space(View(q.space if spaced else ""), IndexSettings())
-        seeds = space.search("bm25", Ask(q.text), k=20)
+        seeds = space.search("bm25", ArmQuery(q.text), k=20)
         start = time.perf_counter()
         space.graph().spread(dict(zip(*seeds, strict=True)))
         taken.append(time.perf_counter() - start)

@@ -7,6 +7,7 @@
 | `GraphRetriever` | what reminds of what |
 | `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
+| `HybridStore` | LangGraph's store over a HybridMemory |
 | `memory_tools` | a search tool and a save tool for an agent |
 """
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from langchain_hybridmem.ensemble import EnsembleRetriever
     from langchain_hybridmem.fusion import FusionRetriever
     from langchain_hybridmem.graph import GraphRetriever
+    from langchain_hybridmem.store import HybridStore
     from langchain_hybridmem.tools import memory_tools
     from langchain_hybridmem.vector import VectorRetriever
 
@@ -38,6 +40,7 @@ __all__ = [
     "EnsembleRetriever",
     "FusionRetriever",
     "GraphRetriever",
+    "HybridStore",
     "VectorRetriever",
     "memory_tools",
 ]
@@ -47,6 +50,7 @@ _HOMES = {
     "EnsembleRetriever": "ensemble",
     "FusionRetriever": "fusion",
     "GraphRetriever": "graph",
+    "HybridStore": "store",
     "VectorRetriever": "vector",
     "memory_tools": "tools",
 }

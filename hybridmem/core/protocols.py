@@ -13,6 +13,7 @@ from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 __all__ = [
     "ArmQuery",
     "Change",
+    "ExternalIndex",
     "Index",
     "LexicalIndex",
     "Progress",
@@ -65,6 +66,7 @@ class WriteConflict(Exception):  # noqa: N818 - a signal to retry, not an error 
         self.current = current
 
 
+@runtime_checkable
 class Store(Protocol):
     """The append-only log of memories. Every write gets the next `seq`; updates and deletions are new versions.
 
@@ -112,6 +114,10 @@ class Store(Protocol):
     def entries(self, *, view: View) -> _list[Entry]: ...
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]: ...
     def namespaces(self) -> _list[str]: ...
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, sorted; one whose memories are all gone is among them."""
+        ...
+
     def last_seq(self) -> int:
         """The newest seq of the whole store. Cheap, because every search calls it."""
         ...
@@ -315,3 +321,16 @@ class SupportsVectorLoading(Protocol):
     """A Store that reads all vectors of a view in large pieces."""
 
     def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]: ...
+
+
+@runtime_checkable
+class ExternalIndex(Protocol):
+    """An index with storage of its own, such as a Chroma folder."""
+
+    def reset_if_ahead(self, last_seq: int, /) -> bool:
+        """Empty the index when its watermark is above `last_seq` (an older store was restored); True if emptied."""
+        ...
+
+    def close(self) -> None:
+        """Close its files and connections."""
+        ...

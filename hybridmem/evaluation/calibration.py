@@ -68,9 +68,13 @@ def calibrate(
     """Fit the threshold on questions that this memory can answer; off-topic questions measure how many it refuses."""
     if not isinstance(memory, HybridMemory):
         validation.refuse("memory", memory, "a HybridMemory")
-    answerable = [_confidence(memory, question) for question in validation.listed("questions", questions, "questions or cases")]
+    answerable = [
+        _confidence(memory, question) for question in validation.listed("questions", questions, "questions or cases")
+    ]
     limit = threshold(answerable, rate=rate)
-    unrelated = [_confidence(memory, question) for question in validation.listed("off_topic", off_topic, "questions or cases")]
+    unrelated = [
+        _confidence(memory, question) for question in validation.listed("off_topic", off_topic, "questions or cases")
+    ]
     return Calibration(
         threshold=limit,
         rate=rate,

@@ -1,4 +1,4 @@
-"""The roster of a view: what ranking and the graph need to know of every memory, without its text."""
+"""Entries of a view: the fields of every memory that ranking and the graph use, without its text."""
 
 from __future__ import annotations
 
@@ -17,69 +17,69 @@ from hybridmem.indexes import arrays
 from hybridmem.indexes.arrays import Array
 from hybridmem.indexes.graph.threads import asks
 
-__all__ = ["Extra", "Roster"]
+__all__ = ["Entries", "Extra"]
 
-_MAGIC = b"hybridmem roster 1\n"
+_MAGIC = b"hybridmem entries 1\n"
 _NUMBERS = ("created_at", "updated_at", "strength", "confidence", "last_accessed")
 _COUNTS = ("access_count", "words")
 _NAMED = ("thread", "status")
-"""Columns in which few names stand for many memories."""
-_FAR = 99_999_999_999.0
+"""Columns with few distinct values, stored as codes."""
+_MAX_SECONDS = 99_999_999_999.0
 
 
 class Extra(NamedTuple):
-    """What a graph looks for in a memory beside its entry; most memories have nothing of it."""
+    """Fields that only the graph uses. Most memories have none of them, so they are stored sparsely."""
 
     asks: bool = False
-    """Whether the text holds a question mark."""
+    """Whether the text contains a question mark."""
     entities: tuple[str, ...] = ()
     links: Any = None
-    """The metadata's value under the key of links."""
+    """The metadata value under `links_key`."""
 
 
-class Roster:
-    """Every memory of a view by id, following the store's changes, and as bytes for the next open."""
+class Entries:
+    """The entries of a view by id. Applies the store's changes; can be saved as bytes."""
 
     def __init__(self, links_key: str = "links") -> None:
         self.links_key = links_key
-        self.entries: dict[str, Entry] = {}
+        self.by_id: dict[str, Entry] = {}
         self.born: dict[str, int] = {}
-        """The seq of each memory's first version: its place in its thread among others of the same time."""
+        """The seq of each memory's first version: it orders memories of one thread that have the same time."""
         self.extras: dict[str, Extra] = {}
         self.watermark = 0
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.by_id)
 
     def put(self, changes: Sequence[Change], /) -> None:
-        """Take in what the changes say of memories that are there."""
+        """Add or update the memories of these changes; removals are ignored (see `remove`)."""
         for change in changes:
             memory = change.memory
             if memory is None or change.edge is not None:
                 continue
             extra = Extra(asks(memory.text), memory.entities, memory.metadata.get(self.links_key))
-            self.note(change.id, entry_of(memory), change.born or self.born.get(change.id, change.seq), extra)
+            self.set(change.id, entry_of(memory), change.born or self.born.get(change.id, change.seq), extra)
 
-    def note(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
-        """Write down one memory, in place of what was known of it."""
-        self.entries[id_] = entry
+    def set(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
+        """Add or replace one memory."""
+        self.by_id[id_] = entry
         self.born[id_] = born
-        if extra != _NOTHING:
+        if extra != _NO_EXTRA:
             self.extras[id_] = extra
         else:
             self.extras.pop(id_, None)
 
-    def drop(self, changes: Sequence[Change], /) -> None:
-        """Strike out the memories that left the view; after this the roster has followed these changes."""
+    def remove(self, changes: Sequence[Change], /) -> None:
+        """Remove the memories that left the view, and advance the watermark."""
         for change in changes:
             self.watermark = max(self.watermark, change.seq)
             if change.memory is None and change.edge is None:
-                for column in (self.entries, self.born, self.extras):
+                for column in (self.by_id, self.born, self.extras):
                     column.pop(change.id, None)
 
     def to_bytes(self) -> bytes:
-        """The roster in columns (checksummed, no pickle)."""
-        entries = list(self.entries.values())
+        """The entries as checksummed columns (no pickle)."""
+        entries = list(self.by_id.values())
         columns = {name: list(map(attrgetter(name), entries)) for name in Entry._fields}
         packed: dict[str, Array] = {"born": np.array([self.born[entry.id] for entry in entries], np.int64)}
         for name in ("id", "source_id"):
@@ -97,10 +97,10 @@ class Roster:
         return arrays.to_bytes(_MAGIC, head, packed)
 
     @classmethod
-    def from_bytes(cls, data: bytes, /) -> Roster:
+    def from_bytes(cls, data: bytes, /) -> Entries:
         """What `to_bytes` wrote; damaged bytes raise CorruptStoreError."""
-        head, packed = arrays.from_bytes(_MAGIC, data, what="roster")
-        roster = cls(head["links_key"])
+        head, packed = arrays.from_bytes(_MAGIC, data, what="entries snapshot")
+        read = cls(head["links_key"])
         columns = {name: arrays.unpack_texts(name, packed) for name in ("id", "source_id")}
         for name in _NAMED:
             names = arrays.unpack_texts(f"{name}.names", packed)
@@ -111,15 +111,15 @@ class Roster:
             columns[name] = _present(packed[name], packed[name] < 0)
         ids = columns["id"]
         stored = [name for name in Entry._fields if name in columns]
-        entries = starmap(Entry, zip(*(columns[name] for name in stored), strict=True))
-        roster.entries = dict(zip(ids, entries, strict=True))
-        roster.born = dict(zip(ids, packed["born"].tolist(), strict=True))
-        roster.extras = {id_: Extra(asks, tuple(entities), links) for id_, asks, entities, links in head["extras"]}
-        roster.watermark = head["watermark"]
-        return roster
+        rows = starmap(Entry, zip(*(columns[name] for name in stored), strict=True))
+        read.by_id = dict(zip(ids, rows, strict=True))
+        read.born = dict(zip(ids, packed["born"].tolist(), strict=True))
+        read.extras = {id_: Extra(asks, tuple(entities), links) for id_, asks, entities, links in head["extras"]}
+        read.watermark = head["watermark"]
+        return read
 
 
-_NOTHING = Extra()
+_NO_EXTRA = Extra()
 
 
 def _present(column: Array, missing: Array) -> list[Any]:
@@ -130,7 +130,7 @@ def _present(column: Array, missing: Array) -> list[Any]:
 
 
 def entry_of(memory: Memory, /) -> Entry:
-    """What ranking needs to know of a memory."""
+    """The entry of a memory."""
     return Entry(
         memory.id,
         memory.source_id,
@@ -147,6 +147,6 @@ def entry_of(memory: Memory, /) -> Entry:
 
 
 def _seconds(when: datetime | None) -> float | None:
-    """Epoch seconds below those that stages would take for milliseconds: `9999-12-31` is the future, not 1978."""
+    """Epoch seconds, capped below the values that are read as milliseconds (9999-12-31 must not become 1978)."""
     seconds = epoch(when)
-    return seconds if seconds is None or seconds < _FAR else _FAR
+    return seconds if seconds is None or seconds < _MAX_SECONDS else _MAX_SECONDS

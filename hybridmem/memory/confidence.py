@@ -46,7 +46,7 @@ def answer_confidence(answer: Answer) -> float:
     """The confidence of an answer of the engine."""
     by_name = {arm.name: arm for arm in answer.lists}
     question, best = answer.question, answer.ranking.keys[:FIRST]
-    coverage = answer.space.coverage(ArmQuery(question.text), best) if best else ()
+    coverage = answer.view.coverage(ArmQuery(question.text), best) if best else ()
     vector = by_name.get("vector")
     return confidence(coverage=coverage, cosines=(vector.scores or ()) if vector is not None else ())
 

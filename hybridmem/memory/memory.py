@@ -24,6 +24,7 @@ from hybridmem.memory.health import reach_warnings
 from hybridmem.memory.question import RecipeLike
 from hybridmem.memory.results import Result
 from hybridmem.memory.writing import MemoryWriting
+from hybridmem.stores.spanning import SpanningStore
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["HybridMemory"]
@@ -108,6 +109,18 @@ class HybridMemory(MemoryWriting):
         other = object.__new__(type(self))
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
         other._namespace, other._owner = validation.namespace(name), False
+        return other
+
+    def spanning(self: Self, prefix: str = "", /) -> Self:
+        """Return a read-only memory over the namespace `prefix` and all below it ("users" and "users/ana"); "": all.
+
+        Statistics and ranking are those of all these memories together. Ids of results are `join_id(namespace, id)`
+        of hybridmem.stores.spanning. Its indexes are built in this process at the first search and then follow.
+        """
+        own, below = validation.namespace(prefix), f"{prefix}/"
+        store = SpanningStore(self.store, lambda name: not own or name == own or name.startswith(below))
+        other = self.namespace("")
+        other.__dict__["_engine"] = self._engine.over(store)
         return other
 
     def reindex(self, *, embedder: Any = None, progress: Progress | None = None) -> None:

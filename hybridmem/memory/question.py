@@ -7,10 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import Store, View
+from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
 from hybridmem.core.types import ArmList, Graph, Hits, Ranking
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.indexes.view import Ask, Space
 
 __all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed"]
 
@@ -33,7 +32,7 @@ class Answer(NamedTuple):
     ranking: Ranking
     lists: Sequence[ArmList]
     question: Question
-    space: Space
+    view: SearchView
     graph: Graph | None
     now: float
 
@@ -42,25 +41,25 @@ RecipeLike = str | Path | Mapping[str, Any] | Fusion
 """A recipe as users give it: a name, a file, a dict or a Fusion."""
 
 
-def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:
+def listed(name: str, hits: Hits, view: SearchView, known: Mapping[str, float] | None) -> ArmList:
     """Hits as a list of entries; a memory that left the view meanwhile is dropped."""
-    entries = space.entries(hits.ids)
+    entries = view.entries(hits.ids)
     if None in entries:
         rows = [(e, s) for e, s in zip(entries, hits.scores, strict=True) if e is not None]
         return ArmList(name, [entry for entry, _ in rows], [score for _, score in rows], known=known)
     return ArmList(name, entries, hits.scores, known=known)
 
 
-def complete(space: Space, ask: Ask, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
+def complete(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
     """Scores of all hits by every arm, also of hits that only other arms returned; scores of 0 are left out."""
-    known = {arm: dict(zip(*hits, strict=True)) for arm, hits in found.items()}
-    everything = dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()]))
-    for arm, opinions in known.items():
-        missing = [key for key in everything if key not in opinions]
+    result = {arm: dict(zip(*own, strict=True)) for arm, own in hits.items()}
+    pool = dict.fromkeys(chain.from_iterable([own.ids for own in hits.values()]))
+    for arm, scores in result.items():
+        missing = [key for key in pool if key not in scores]
         if missing:
-            scores = space.score(arm, ask, missing)
-            opinions.update([pair for pair in zip(missing, scores, strict=True) if pair[1]])  # type: ignore[misc]
-    return known
+            found = view.score(arm, query, missing)
+            scores.update([pair for pair in zip(missing, found, strict=True) if pair[1]])  # type: ignore[misc]
+    return result
 
 
 def hidden(store: Store, key: str, question: Question) -> str | None:

@@ -1,4 +1,4 @@
-"""The roster: follows changes, and comes back from its bytes as it was."""
+"""The entries: follows changes, and comes back from its bytes as it was."""
 
 from datetime import datetime, timezone
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.entries import Extra, Roster
+from hybridmem.indexes.entries import Entries, Extra
 
 NAMES = st.none() | st.text(max_size=4)
 TIMES = st.none() | st.floats(0, 2e9).map(lambda seconds: datetime.fromtimestamp(seconds, tz=timezone.utc))
@@ -33,16 +33,16 @@ KEYS = st.sampled_from(["a", "b", "ß", "\ud800", ""])
 
 @given(st.lists(st.tuples(KEYS, st.none() | MEMORIES), max_size=8))
 def test_bytes_bring_back_the_same_roster(steps):
-    roster = Roster()
+    entries = Entries()
     for seq, (key, memory) in enumerate(steps, 1):
         batch = [Change(seq, key, memory and Memory(**{**_fields(memory), "id": key}), born=seq)]
-        roster.put(batch)
-        roster.drop(batch)
-    read = Roster.from_bytes(roster.to_bytes())
-    assert (read.entries, read.born, read.extras) == (roster.entries, roster.born, roster.extras)
-    assert list(read.entries) == list(roster.entries)
-    assert (read.watermark, read.links_key, len(read)) == (len(steps), "links", len(roster.entries))
-    assert roster.entries.keys() == {key for key, memory in dict(steps).items() if memory is not None}
+        entries.put(batch)
+        entries.remove(batch)
+    read = Entries.from_bytes(entries.to_bytes())
+    assert (read.by_id, read.born, read.extras) == (entries.by_id, entries.born, entries.extras)
+    assert list(read.by_id) == list(entries.by_id)
+    assert (read.watermark, read.links_key, len(read)) == (len(steps), "links", len(entries.by_id))
+    assert entries.by_id.keys() == {key for key, memory in dict(steps).items() if memory is not None}
 
 
 def _fields(memory):
@@ -50,24 +50,24 @@ def _fields(memory):
 
 
 def test_a_roster_tells_what_ranking_and_graph_look_for():
-    roster = Roster("see")
+    entries = Entries("see")
     when = datetime(2024, 5, 1, tzinfo=timezone.utc)
-    roster.put([
+    entries.put([
         Change(7, "a", Memory("Where to?", id="a", thread="t", created_at=when, metadata={"see": "b"}), born=3),
         Change(8, "b", Memory("To Lisbon", id="b", entities=("Lisbon",))),
         Change(9, "c", Memory("Fine", id="c")),
         Change(10, "", edge=Edge("a", "b")),
     ])  # fmt: skip
-    assert roster.entries["a"] == Entry("a", None, "t", when.timestamp(), None, words=2)
-    assert roster.extras == {"a": Extra(True, (), "b"), "b": Extra(False, ("Lisbon",), None)}
-    assert roster.born == {"a": 3, "b": 8, "c": 9}
-    roster.put([Change(11, "a", Memory("To Porto", id="a"))])
-    assert (roster.born["a"], roster.extras.get("a")) == (3, None)
+    assert entries.by_id["a"] == Entry("a", None, "t", when.timestamp(), None, words=2)
+    assert entries.extras == {"a": Extra(True, (), "b"), "b": Extra(False, ("Lisbon",), None)}
+    assert entries.born == {"a": 3, "b": 8, "c": 9}
+    entries.put([Change(11, "a", Memory("To Porto", id="a"))])
+    assert (entries.born["a"], entries.extras.get("a")) == (3, None)
 
 
 @pytest.mark.parametrize("hurt", [lambda d: d[:-1], lambda d: b"x" + d, lambda d: d[:40] + b"\0" + d[41:]])
 def test_damaged_bytes_are_refused_whole(hurt):
-    roster = Roster()
-    roster.put([Change(1, "a", Memory("text", id="a"))])
-    with pytest.raises(CorruptStoreError, match="roster"):
-        Roster.from_bytes(hurt(roster.to_bytes()))
+    entries = Entries()
+    entries.put([Change(1, "a", Memory("text", id="a"))])
+    with pytest.raises(CorruptStoreError, match="entries"):
+        Entries.from_bytes(hurt(entries.to_bytes()))

@@ -77,6 +77,7 @@ def test_the_names_are_pinned():
         "EnsembleRetriever",
         "FusionRetriever",
         "GraphRetriever",
+        "HybridStore",
         "VectorRetriever",
         "memory_tools",
     ]

@@ -462,7 +462,7 @@ def test_a_memory_that_cannot_be_written_is_read_and_closed(tmp_path, caplog, mo
         assert len(memory.search("cat", k=5)) == 5
         with pytest.raises(StoreError, match="read-only"):
             memory.add("more")
-    assert "the indexes were not written down" in caplog.text
+    assert "the indexes could not be saved" in caplog.text
     with pytest.raises(StoreClosedError):
         memory.search("cat")
 

@@ -1,4 +1,4 @@
-"""LlamaIndex fakes for tests: retrievers over fixed lists, embeddings of letter counts, language models with fixed answers."""
+"""LlamaIndex fakes for tests: retrievers over fixed lists, letter-count embeddings, models with fixed answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence

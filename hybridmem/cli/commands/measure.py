@@ -210,6 +210,6 @@ MEASURE = (
         "hybridmem calibrate cases.jsonl --off-topic other.txt",
         _calibrate_options,
         _calibrate,
-        "Prints the confidence that all but a share P of the answerable questions reach (at least 19 questions for 0.05).",
+        "Prints the confidence that all but a share P of the answerable questions reach (0.05: at least 19 questions).",
     ),
 )

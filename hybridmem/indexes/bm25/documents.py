@@ -1,4 +1,4 @@
-"""What all lexical engines share: the fields of a document, their weights, and the checks of what a caller hands in."""
+"""Documents of lexical engines: fields, field weights, and validation shared by all engines."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 WEIGHTS: Mapping[str, float] = {"text": 1.0, "title": 2.0, "tags": 1.0, "predicate": 0.5}
-"""How much a field counts: its weight multiplies the term frequency before saturation."""
+"""Field weights: they multiply the term frequency before saturation."""
 
 AnyAnalyzer: TypeAlias = Analyzer | Callable[[str], list[str]]
 """Our analyzer, or any function from text to terms."""
 
 
 class Document(NamedTuple):
-    """What a lexical index keeps of a memory: its id, its searchable fields, and when it was last changed."""
+    """A document of a lexical index: its id, its searchable fields, and its last change in epoch seconds."""
 
     id: str
     fields: Mapping[str, str]
@@ -62,7 +62,7 @@ def as_document(source: Source, /) -> Document:
 
 
 def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) -> Document:
-    """A document of a caller's own words."""
+    """A validated document."""
     validation.text("id", id, "a str")
     for name, text in fields.items():
         validation.text(name, text, "a str")
@@ -70,7 +70,7 @@ def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) 
 
 
 def stamp_of(when: datetime | date | float | None, /) -> float:
-    """A time as epoch seconds (naive is UTC); a missing one is older than any other."""
+    """A time as epoch seconds (naive is UTC); -inf for None, which sorts as oldest."""
     if when is None:
         return float("-inf")
     if isinstance(when, datetime):
@@ -88,7 +88,7 @@ def weigh(
 ) -> tuple[dict[str, float], float]:
     """Weighted frequency of each term, and the weighted length |D|: Σ over fields of weight · count.
 
-    Stop words are in the frequencies, so that a query of nothing but them finds something, but not in the length.
+    Stop words count in the frequencies, so that a query of only stop words has results, but not in the length.
     """
     frequencies: dict[str, float] = {}
     length = 0.0
@@ -108,14 +108,14 @@ def weigh(
 
 
 def readers(analyzer: AnyAnalyzer, /) -> tuple[Callable[[str], list[str]], Callable[[str], bool]]:
-    """How to get all terms of a text, and how to know a stop word, with any kind of analyzer."""
+    """The functions of an analyzer: text → all terms, and term → whether it is a stop word."""
     if isinstance(analyzer, Analyzer):
         return analyzer.all_terms, analyzer.is_stop
     return analyzer, lambda _term: False
 
 
 def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict[str, float]:
-    """The distinct terms of a query and how often each was said. Terms given as a list are taken as they are."""
+    """The distinct terms of a query and their counts. Terms given as a list are used unchanged."""
     if isinstance(query, str):
         terms: Iterable[str] = analyzer.query(query) if isinstance(analyzer, Analyzer) else analyzer(query)
     else:
@@ -127,14 +127,14 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
 
 
 def check_k(k: Any, /) -> int:
-    """The number of results as it must be: a whole number from 1."""
+    """Validate the number of results: a whole number from 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ConfigError(f"k={validation.display(k)} must be a whole number of at least 1")
     return k
 
 
 def check_allowed(allowed: Any, /) -> Any:
-    """The ids that may be found, as they must be: a set of them, or at least a list."""
+    """Validate the allowed ids: a set, or a list of texts."""
     return allowed if isinstance(allowed, Set) else validation.texts("allowed", allowed)
 
 

@@ -216,6 +216,10 @@ class MarkdownStore:
         """The namespaces that hold at least one memory."""
         return self.index.namespaces()
 
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`."""
+        return self.index.changed_namespaces(since)
+
     def last_seq(self) -> int:
         """The newest seq of the index."""
         return self.index.last_seq()

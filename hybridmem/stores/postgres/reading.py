@@ -120,6 +120,11 @@ class Reading:
         with self._snapshot() as conn:
             return reads.namespaces(conn)
 
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`."""
+        query = "SELECT namespace FROM spaces WHERE seq > ? ORDER BY namespace"
+        return self._read(lambda conn: [row[0] for row in conn.execute(query, (since,))])
+
     def last_seq(self) -> int:
         """The newest seq of the whole store."""
         return self._read(reads.last_seq)

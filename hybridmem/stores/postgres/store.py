@@ -23,7 +23,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
-from hybridmem.indexes.view import IndexSettings, LocalSpace, Space
+from hybridmem.core.protocols import SearchView
+from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.stores.postgres import maintenance, schema, security
 from hybridmem.stores.postgres.cancellation import Turns
 from hybridmem.stores.postgres.connection import Database, Limits
@@ -139,10 +140,10 @@ class PostgresStore(Reading, Writer):
                 maintenance.adopt(conn, wanted, self.path)
         self._deriver = wanted
 
-    def space(self, view: View, settings: IndexSettings, /) -> Space:
+    def space(self, view: View, settings: IndexSettings, /) -> SearchView:
         """What searches a view: the server, now; for the past and the superseded, indexes built here from its log."""
         if view.as_of is not None or view.superseded:
-            return LocalSpace(self, view, settings)
+            return LocalView(self, view, settings)
         return PgSpace(
             view.namespace,
             settings,

@@ -19,6 +19,7 @@ from hybridmem.stores.sqlite.log import DELETE, ERASE, VECTOR, VITALS, marks
 
 __all__ = [
     "Scope",
+    "changed_namespaces",
     "changes",
     "columns",
     "count",
@@ -231,6 +232,16 @@ def namespaces(conn: sqlite3.Connection, /) -> list[str]:
             found.append(last)
         last = conn.execute("SELECT min(namespace) FROM memories WHERE namespace > ?", (last,)).fetchone()[0]
     return found
+
+
+def changed_namespaces(conn: sqlite3.Connection, since: int, /) -> list[str]:
+    """The namespaces with a change after `since`."""
+    rows = conn.execute(
+        "SELECT m.namespace FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.seq > ? "
+        "UNION SELECT namespace FROM edge_log WHERE seq > ? ORDER BY 1",
+        (since, since),
+    )
+    return [row[0] for row in rows]
 
 
 # --- edges and changes

@@ -192,6 +192,12 @@ class SQLiteStore(SQLiteWriter):
             return reads.namespaces(conn)
 
     @guarded
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`."""
+        with self._pool.snapshot() as conn:
+            return reads.changed_namespaces(conn, since)
+
+    @guarded
     def last_seq(self) -> int:
         """The newest seq of the whole store."""
         conn = self._pool.take()

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, SchemaVersionError, StoreBusyError, StoreError
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
@@ -260,7 +260,7 @@ class TestSchema:
             with PostgresStore(url, exact_below=1) as store:
                 assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
                 store.build_vector_index(2)
-                found = store.space(NOW, IndexSettings()).search("vector", Ask("", [1.0, 0.0]), k=2)
+                found = store.space(NOW, IndexSettings()).search("vector", ArmQuery("", [1.0, 0.0]), k=2)
                 assert found.ids == ["0", "1"]
             made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
             assert "halfvec(2)" in made[0]
@@ -294,8 +294,8 @@ class TestSchema:
                     store.put([Memory("cat", id="d")])
             with PostgresStore(url.replace("owner@", "counted@")) as store:
                 store.put([Memory("cat", id="e")], namespace="own")
-                assert len(store.space(View("own"), IndexSettings()).search("bm25", Ask("cat"), k=5).ids) == 2
-                assert store.space(View(""), IndexSettings()).search("bm25", Ask("cat"), k=5).ids == []
+                assert len(store.space(View("own"), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids) == 2
+                assert store.space(View(""), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids == []
             assert conn.execute("SELECT n FROM terms WHERE (namespace, term) = ('own', 'cat')").fetchone() == (2,)
         pg_server.drop(url)
 

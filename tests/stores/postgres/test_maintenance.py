@@ -9,9 +9,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.search import bm25 as lexical
 from hybridmem.stores.postgres.search import vectors as nearest
@@ -76,7 +76,7 @@ class TestEquals:
 
 class TestBuiltByItself:
     def search(self, store, vectors):
-        return store.space(NOW, IndexSettings()).search("vector", Ask("", vectors[7]), k=3)
+        return store.space(NOW, IndexSettings()).search("vector", ArmQuery("", vectors[7]), k=3)
 
     def test_a_search_of_many_vectors_brings_it_about(self, url):
         with PostgresStore(url, exact_below=200) as store, psycopg.connect(url, autocommit=True) as conn:
@@ -87,7 +87,7 @@ class TestBuiltByItself:
             before = self.search(store, vectors)
             postgres_server.until(lambda: index_of(conn), what="the index")
             space = store.space(NOW, IndexSettings())
-            after = space.search("vector", Ask("", vectors[7]), k=3)
+            after = space.search("vector", ArmQuery("", vectors[7]), k=3)
             assert space._is_large(4)
             assert after.ids[0] == before.ids[0] == "m7"
             assert after.scores == pytest.approx(before.scores, abs=1e-6)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Activation, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
-from hybridmem.indexes.entries import Extra, Roster
-from hybridmem.indexes.graph.activation import Picture
+from hybridmem.indexes.entries import Entries, Extra
+from hybridmem.indexes.graph.activation import GraphSnapshot
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import Chosen
@@ -178,18 +178,18 @@ def _read(rows: Iterable[Sequence[Any]]) -> _Piece:
     return _Piece(nodes, mentions, pointers, edges.values())
 
 
-def _picture(piece: _Piece, settings: GraphSettings) -> tuple[Picture, list[Entry]]:
+def _picture(piece: _Piece, settings: GraphSettings) -> tuple[GraphSnapshot, list[Entry]]:
     """The piece of graph as an index, frozen; and its nodes."""
     nodes, mentions, pointers, edges = piece
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
-    roster = Roster()
+    entries = Entries()
     for born, asks, entry in nodes:
         id_ = entry[0]
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        roster.note(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
-    index.load(roster, edges)
+        entries.set(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+    index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
 
@@ -217,9 +217,9 @@ class ServerGraph:
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
         self._items, self._learn, self._joined, self._allowed = items, learn, joined, allowed
-        self._seen: dict[tuple[frozenset[str], int], Picture] = {}
+        self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
 
-    def _around(self, seeds: Mapping[str, float], hops: int) -> Picture:
+    def _around(self, seeds: Mapping[str, float], hops: int) -> GraphSnapshot:
         key = (frozenset(seeds), hops)
         found = self._seen.get(key)
         if found is None:

@@ -20,7 +20,8 @@ from hybridmem.stores.postgres.search.graph import Joined, ServerGraph
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, question, ranked
 
 if TYPE_CHECKING:
-    from hybridmem.indexes.view import Ask, IndexSettings
+    from hybridmem.core.protocols import ArmQuery
+    from hybridmem.indexes.view import IndexSettings
 
 __all__ = ["PgSpace"]
 
@@ -39,9 +40,9 @@ class _Size(NamedTuple):
 
 
 class PgSpace:
-    """Answers each arm by one statement; implements `hybridmem.indexes.view.Space`."""
+    """Answers each arm by one statement; implements `SearchView`."""
 
-    own_thread_from = 0.002
+    thread_threshold = 0.002
     """Seconds from which an arm is asked in a thread of its own: it waits for the server rather than computes here."""
 
     def __init__(
@@ -80,7 +81,7 @@ class PgSpace:
 
     # --- the arms
 
-    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
+    def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
         check_k(k)
         rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
@@ -89,7 +90,7 @@ class PgSpace:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
+    def both(self, ask: ArmQuery, /, *, k: int) -> together.Answer | None:
         """Both arms' k best and what each thinks of the other's: by one statement, or in a large namespace by two.
 
         None where that will not do: another engine for words, no words or no vectors to ask for, fewer than HNSW was
@@ -115,7 +116,7 @@ class PgSpace:
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()
 
-    def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _words(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms:
             return ()
@@ -128,7 +129,7 @@ class PgSpace:
             self._known[tuple(terms.items())] = Known(*rows[0][_END:])
         return rows[:k]
 
-    def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _vectors(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._searches_vectors():
             return ()
         row = question(ask.vector)
@@ -170,7 +171,7 @@ class PgSpace:
         if rows and rows[0][0] != dim:
             raise EmbeddingError(f"the query vector has shape ({dim},), expected ({rows[0][0]},)")
 
-    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
+    def score(self, arm: str, ask: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
@@ -189,7 +190,7 @@ class PgSpace:
             return self._beside.score(self._run, terms, ids)
         return self._run(self._bm25.score(terms, ids, self._known.get(tuple(terms.items()))))
 
-    def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
+    def coverage(self, ask: ArmQuery, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         found: dict[str, float] = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
@@ -250,3 +251,6 @@ class PgSpace:
 
     def save(self) -> None:
         """Nothing to write down: the server keeps it all."""
+
+    def close(self) -> None:
+        """Do nothing: the store owns the connections."""

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Edge
 from hybridmem.embedding.embedder import unit
 from hybridmem.errors import ArmError, EmbeddingError, StoreBusyError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.graph.index import GraphSettings
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import complete
 from hybridmem.stores.postgres.search import combined as together
@@ -75,7 +75,7 @@ class TestLaw:
         filter_ = data.draw(st.sampled_from([None, {"n": {"$gte": 1}}, {"tags": "home"}]))
         view = View(name)
         allowed = None if filter_ is None else memory.store.choose(view=view, filter=filter_)
-        space, ask = memory._engine.space(view), Ask(query, embed([query])[0], allowed)
+        space, ask = memory._engine.space(view), ArmQuery(query, embed([query])[0], allowed)
         ours = space.both(ask, k=k)
         if ours is not None:
             agree(ours, apart(space, ask, k))
@@ -83,7 +83,7 @@ class TestLaw:
     def test_a_list_of_ids_restricts_both(self, memory):
         memory.add_many([{"text": f"cat tea{n}", "id": f"m{n}"} for n in range(9)])
         space = memory._engine.space(NOW)
-        ask = Ask("cat tea3", embed(["cat tea3"])[0], frozenset({"m3", "m5"}))
+        ask = ArmQuery("cat tea3", embed(["cat tea3"])[0], frozenset({"m3", "m5"}))
         agree(space.both(ask, k=4), apart(space, ask, 4))
         assert {*space.both(ask, k=4)[0]["vector"].ids} == {"m3", "m5"}
 
@@ -104,16 +104,16 @@ class TestTrips:
     def test_each_arm_alone_where_one_statement_will_not_do(self, memory, pg_url, schema):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
         space, vector = memory._engine.space(NOW), embed(["cat"])[0]
-        assert space.both(Ask("...", vector), k=3) is None  # no words
-        assert space.both(Ask("cat", None), k=3) is None
-        assert space.both(Ask("cat", vector), k=3) is not None
+        assert space.both(ArmQuery("...", vector), k=3) is None  # no words
+        assert space.both(ArmQuery("cat", None), k=3) is None
+        assert space.both(ArmQuery("cat", vector), k=3) is not None
         many = memory.store.space(NOW, IndexSettings(vectors=False))
-        assert many.both(Ask("cat", vector), k=3) is None
+        assert many.both(ArmQuery("cat", vector), k=3) is None
 
     def test_many_vectors_without_an_index(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed, exact_below=5, auto_index=False) as memory:
             memory.add_many([{"text": f"cat {'tea ' * n}", "id": f"m{n}"} for n in range(5)])
-            space, ask = memory._engine.space(NOW), Ask("cat tea", embed(["cat tea"])[0])
+            space, ask = memory._engine.space(NOW), ArmQuery("cat tea", embed(["cat tea"])[0])
             asked = asked_of(space)
             agree(space.both(ask, k=3), apart(space, ask, 3))
             assert ["hits AS" in text for text in asked[:3]] == [False, False, True]  # its size, the near, the words
@@ -132,7 +132,7 @@ class TestTrips:
         memory.search("cat")
         with pytest.raises(ArmError, match="'bm25 and vector' failed: EmbeddingError") as caught:
             memory._engine._found(
-                memory._engine.space(NOW), Ask("cat", [math.nan] * 8), memory._engine.recipe_for(memory.recipe), 3
+                memory._engine.space(NOW), ArmQuery("cat", [math.nan] * 8), memory._engine.recipe_for(memory.recipe), 3
             )
         assert isinstance(caught.value.__cause__, EmbeddingError)
         memory._engine.embedder = type("Broken", (), {"query": lambda self, text: 1 / 0, "name": "b", "dim": 8})()
@@ -165,7 +165,7 @@ class TestLarge:
     def test_as_each_arm_alone(self, large, query):
         memory, drawn = large
         space = memory._engine.space(NOW)
-        ask = Ask(query, drawn([query])[0])
+        ask = ArmQuery(query, drawn([query])[0])
         asked = asked_of(space)
         ours = space.both(ask, k=20)
         assert len([text for text in asked if "AS MATERIALIZED" in text]) == 2
@@ -187,7 +187,7 @@ class TestLarge:
     def test_too_few_pass_the_filter(self, large):
         memory, drawn = large
         space = memory._engine.space(NOW)
-        ask = Ask("tea7", drawn(["tea7"])[0], memory.store.choose(view=NOW, filter={"type": "rare"}))
+        ask = ArmQuery("tea7", drawn(["tea7"])[0], memory.store.choose(view=NOW, filter={"type": "rare"}))
         assert space.both(ask, k=20) is None
         assert len(memory.search("tea7", k=20, filter={"type": "rare"})) == 5  # 0, 90, 180, 270 and 360
 
@@ -259,7 +259,7 @@ class TestEquals:
                 memory.add_many([{"text": "tea tea", "id": "best"}])
                 if path == pg_url:
                     space = memory._engine.space(NOW)
-                    assert space.both(Ask(text, embed([text])[0]), k=5) is None
+                    assert space.both(ArmQuery(text, embed([text])[0]), k=5) is None
                 found.append([r.id for r in memory.search(text, k=5, recipe=replace(memory.recipe, depth=5))])
         assert found[0] == found[1]
 
@@ -296,7 +296,7 @@ class TestDoubt:
             with HybridMemory(path, embedder=lambda given: [rows[t] for t in given], **options) as memory:
                 memory.add_many([{"text": text, "id": text or "empty"} for text in rows])
                 space = memory._engine.space(NOW)
-                ask = Ask("cat", rows["cat"])
+                ask = ArmQuery("cat", rows["cat"])
                 answers.append(space.both(ask, k=9) if path == pg_url else apart(space, ask, 9))
         ours, theirs = answers
         agree(ours, theirs)

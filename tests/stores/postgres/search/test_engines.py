@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.search import engines
 from hybridmem.stores.postgres.search.engines import ENGINES
@@ -82,7 +82,7 @@ class OtherEngine:
             best = views[0].search_arm("bm25", query, k=2, filter=filter_)
             assert [result.score for result in best] == pytest.approx(scores[:2])
             space = opened._engine.space(View(name))
-            given = space.score("bm25", Ask(query), [*(result.id for result in ours), "nobody"])
+            given = space.score("bm25", ArmQuery(query), [*(result.id for result in ours), "nobody"])
             assert given == pytest.approx([*scores, 0.0])
             for when in ({"superseded": True}, {"as_of": start + 25}):
                 ours, theirs = (view.search_arm("bm25", query, k=50, filter=filter_, **when) for view in views)
@@ -165,7 +165,7 @@ class OtherEngine:
             assert target.check() == []
             for name in ("", "ana", "o'\"hara"):
                 space = target.space(View(name), IndexSettings())
-                assert space.search("bm25", Ask("cat"), k=3).ids == ["a"]
+                assert space.search("bm25", ArmQuery("cat"), k=3).ids == ["a"]
 
 
 class TestTsVector(OtherEngine):
@@ -211,7 +211,7 @@ class TestTsVector(OtherEngine):
         space = opened._engine.space(View("one"))
         run = space._run
         space._run = lambda statement: asked.append(statement) or run(statement)
-        space.search("bm25", Ask("giraffe"), k=3)
+        space.search("bm25", ArmQuery("giraffe"), k=3)
         with psycopg.connect(url) as conn:
             conn.execute(f'SET search_path = "{schema}", public')
             conn.execute("ALTER TABLE lexemes DROP CONSTRAINT lexemes_pkey")  # which so small a namespace would use
