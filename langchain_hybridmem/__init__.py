@@ -8,6 +8,7 @@
 | `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
 | `HybridStore` | LangGraph's store over a HybridMemory |
+| `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
 | `memory_tools` | a search tool and a save tool for an agent |
 """
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from langchain_hybridmem.store import HybridStore
     from langchain_hybridmem.tools import memory_tools
     from langchain_hybridmem.vector import VectorRetriever
+    from langchain_hybridmem.vectorstore import HybridVectorStore
 
 __all__ = [
     "BM25Retriever",
@@ -41,6 +43,7 @@ __all__ = [
     "FusionRetriever",
     "GraphRetriever",
     "HybridStore",
+    "HybridVectorStore",
     "VectorRetriever",
     "memory_tools",
 ]
@@ -51,6 +54,7 @@ _HOMES = {
     "FusionRetriever": "fusion",
     "GraphRetriever": "graph",
     "HybridStore": "store",
+    "HybridVectorStore": "vectorstore",
     "VectorRetriever": "vector",
     "memory_tools": "tools",
 }

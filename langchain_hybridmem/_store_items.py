@@ -9,8 +9,8 @@ from typing import Any
 from langgraph.store.base import Item, SearchItem, get_text_at_path
 
 from hybridmem.core.types import Memory
-from hybridmem.errors import ConfigError
 from hybridmem.core.validation import clean
+from hybridmem.errors import ConfigError
 from hybridmem.filters.predicate import compile_predicate
 
 __all__ = [

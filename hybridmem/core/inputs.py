@@ -62,10 +62,7 @@ def as_memories(contents: Iterable[Content], /) -> Iterator[Memory]:
 
 
 def with_changes(memory: Memory, changes: Mapping[str, Any], /) -> Memory:
-    """Return a copy with some fields changed and `updated_at` cleared; id and namespace cannot change."""
-    for name in ("id", "namespace"):
-        if name in changes:
-            raise ConfigError(f"{name} = {changes[name]!r} is not allowed: the {name} of a memory cannot change")
+    """Return a copy with some fields changed and `updated_at` cleared."""
     return as_memory(dataclasses.replace(memory, updated_at=None), changes)
 
 

@@ -121,17 +121,23 @@ class _View:
         words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
         hits = [{**found, "bm25": one} for one in words]
         everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
-        others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
+        others: dict[str, dict[str, float | None]] = {
+            arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"
+        }
         for arm, scores in others.items():
             missing = [key for key in everything if key not in scores]
             scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
         for text, some in zip(self._texts, hits, strict=True):
             candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
-            known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}
+            known = {
+                arm: {key: score for key in candidates if (score := scores[key])} for arm, scores in others.items()
+            }
             known["bm25"] = self._words(text, ask, some["bm25"], candidates)
             yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
 
-    def _words(self, text: LexicalIndex | None, ask: ArmQuery, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+    def _words(
+        self, text: LexicalIndex | None, ask: ArmQuery, hits: Hits, candidates: Sequence[str]
+    ) -> dict[str, float]:
         have = dict(zip(hits.ids, hits.scores, strict=True))
         missing = [key for key in candidates if key not in have]
         scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)

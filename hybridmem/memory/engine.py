@@ -25,7 +25,7 @@ from hybridmem.core.protocols import (
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
-from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.errors import EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.indexes.graph.explain import explain_arm
@@ -87,7 +87,7 @@ class Engine:
                 self.reindex(None)
         keep_embedded(self.store, lambda: self.embedder)
 
-    def over(self, store: Store, /) -> Engine:
+    def over(self, store: Any, /) -> Engine:
         """An engine with the same settings over another store, with indexes in this process."""
         settings = self.settings._replace(make_vectors=None)
         return Engine(store, embedder=self.embedder, settings=settings, clock=self.clock)
@@ -97,9 +97,7 @@ class Engine:
     def search_view(self, view: View) -> SearchView:
         """The indexes of a view, up to date with the store."""
         with self._lock:
-            kept: dict[View, SearchView] = (
-                self._views if view.as_of is None else self._as_of_views
-            )
+            kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
             found = kept.get(view)
             if found is None:
                 found = kept[view] = self._make_view(self.store, view, self.settings)
@@ -276,6 +274,11 @@ class Engine:
 
         return self.fetch(hits.ids, hits.scores, question.view, explained)
 
+    def nearest(self, question: Question) -> list[Result]:
+        """Results of the vector arm for a question that has its vector."""
+        hits = self.search_view(question.view).search("vector", self.arm_query(question), k=question.k)
+        return self.fetch(hits.ids, hits.scores, question.view)
+
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
         """Embed everything again, with another embedder if one is given, and rebuild every index from the store."""
         if embedder is not None:
@@ -331,8 +334,8 @@ class Engine:
         ranking = self.fuse(answer, trace)
         question = answer.question
         scores = question.recipe.shares(ranking.scores)
-        known = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
-        memories = self.store.get(known, view=question.view)
+        keys = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
+        memories = self.store.get(keys, view=question.view)
         texts = {key: memory.text for key, memory in zip(keys, memories, strict=True) if memory is not None}
         return trace.explanation(
             ranking,

@@ -111,7 +111,7 @@ def _check(settings: IndexSettings) -> None:
 
 
 def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder: Embedder) -> Callable[[View], Any]:
-    """A function that makes the vector index of a view: Chroma in a folder beside the file, elsewhere, or on a server."""
+    """A function that makes the vector index of a view: Chroma beside the file, elsewhere, or on a server."""
     if callable(vectors):
         return vectors  # type: ignore[no-any-return]
     from hybridmem.indexes.vector.chroma import ChromaIndex, collection_name

@@ -172,6 +172,7 @@ class HybridMemory(MemoryWriting):
     asearch_many = _async_twin(MemoryWriting.search_many)
     aexplain = _async_twin(MemoryWriting.explain)
     asearch_arm = _async_twin(MemoryWriting.search_arm)
+    anearest = _async_twin(MemoryWriting.nearest)
     ahealth = _async_twin(MemoryWriting.health)
     acheck = _async_twin(MemoryWriting.check)
     abackup = _async_twin(MemoryWriting.backup)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, apply_policy, run
 from hybridmem.core.protocols import Version
 from hybridmem.core.times import Time
 from hybridmem.core.types import Memory
+from hybridmem.embedding.embedder import unit
 from hybridmem.errors import NotFoundError
 from hybridmem.filters.parse import Filter
 from hybridmem.fusion.explain import Explanation
@@ -190,6 +192,13 @@ class MemoryReading(MemoryBase):
         """
         question = self.question(query, k=k, filter=filter, as_of=as_of, namespace=namespace, superseded=superseded)
         return self._engine.arm(arm, question, hops=hops, decay=decay)
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None
+    ) -> _list[Result]:
+        """Return the memories whose vectors are nearest to a given vector, with their cosine similarities."""
+        question = self.question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
 
     def health(
         self,

@@ -78,6 +78,7 @@ def test_the_names_are_pinned():
         "FusionRetriever",
         "GraphRetriever",
         "HybridStore",
+        "HybridVectorStore",
         "VectorRetriever",
         "memory_tools",
     ]

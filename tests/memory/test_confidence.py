@@ -1,8 +1,8 @@
 import pytest
 
 from hybridmem.errors import ConfigError
-from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.calibration import Calibration, calibrate, threshold
+from hybridmem.evaluation.evaluate import Case
 from hybridmem.memory.confidence import confidence
 from hybridmem.memory.memory import HybridMemory
 

@@ -99,7 +99,7 @@ class PostgresStore(Reading, Writer):
         self._router = Router(self._db, standby, patient=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False
-        self.aside = Turns(pool_size).run
+        self.in_thread = Turns(pool_size).run
         try:
             self._prepare()
         except BaseException:
@@ -140,7 +140,7 @@ class PostgresStore(Reading, Writer):
                 maintenance.adopt(conn, wanted, self.path)
         self._deriver = wanted
 
-    def space(self, view: View, settings: IndexSettings, /) -> SearchView:
+    def search_view(self, view: View, settings: IndexSettings, /) -> SearchView:
         """What searches a view: the server, now; for the past and the superseded, indexes built here from its log."""
         if view.as_of is not None or view.superseded:
             return LocalView(self, view, settings)
@@ -157,7 +157,7 @@ class PostgresStore(Reading, Writer):
             words=self._deriver.lexical.searcher(view.namespace),
         )
 
-    def choose(self, *, view: View, filter: Any = None) -> Set[str]:
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, read only when somebody looks: a search in the server filters there."""
         condition = filters.parse(filter)
         return Chosen(sql_of(condition, view), lambda: self.ids(view=view, filter=condition))

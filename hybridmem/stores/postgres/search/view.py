@@ -90,7 +90,7 @@ class PgSpace:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: ArmQuery, /, *, k: int) -> together.Answer | None:
+    def search_both(self, ask: ArmQuery, /, *, k: int) -> together.Answer | None:
         """Both arms' k best and what each thinks of the other's: by one statement, or in a large namespace by two.
 
         None where that will not do: another engine for words, no words or no vectors to ask for, fewer than HNSW was
