@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
-        if sys.stdout is not None:  # `hybridmem search … >&-`
+        if sys.stdout is not None and not sys.stdout.closed:  # `hybridmem search … >&-`
             sys.stdout.flush()
     except HybridMemError as error:
         print(f"hybridmem: {error}", file=sys.stderr)

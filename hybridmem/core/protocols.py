@@ -13,6 +13,7 @@ from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 __all__ = [
     "ArmQuery",
     "Change",
+    "Embed",
     "ExternalIndex",
     "Index",
     "LexicalIndex",
@@ -36,6 +37,10 @@ _list = list  # `Store.list` hides the builtin inside the class
 
 Progress = Callable[[int, int | None], None]
 """Called with (done, total); total is None when unknown."""
+
+
+Embed = Callable[[Sequence[Memory]], Sequence[Any]]
+"""Makes the vectors of validated memories, one for each."""
 
 
 class View(NamedTuple):
@@ -80,13 +85,14 @@ class Store(Protocol):
         /,
         *,
         namespace: str = "",
-        vectors: Sequence[Any] | None = None,
+        vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
 
-        `supersedes` hides the named memory.
+        `supersedes` hides the named memory. `vectors` has one vector (or None) for each memory, or is a function that
+        makes them after the memories are validated and before a lock is taken.
         An update keeps confidence, strength and access counts that have their default value (1.0, 0, None). With
         `base`, the memories as they were read, every field is written as given, and WriteConflict is raised when one
         has changed since.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.core import validation
@@ -76,7 +75,9 @@ class Receipt:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(str(self))}</code>"
+        from hybridmem.fusion.explain_html import receipt_html
+
+        return receipt_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,32 +136,15 @@ class Explanation:
         }
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{r.rank}</td><td><b>{escape(r.key)}</b><br>{escape(self.texts.get(r.key, ''))}</td>"
-            f"<td>{r.score:.3f}</td><td>{_lines(r.arms)}</td><td>{_lines(r.steps)}</td></tr>"
-            for r in self.receipts
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("#", "result", "score", "arms", "stages"))
-        omitted = "".join(f"<li>{escape(f'{key}: {why}')}</li>" for key, why in {**self.gated, **self.dropped}.items())
-        more = (
-            f"<details><summary>left out: {omitted.count('<li>')}</summary><ul>{omitted}</ul></details>"
-            if omitted
-            else ""
-        )
-        return (
-            f'<div class="hybridmem"><p><b>{escape(self.query)}</b> — {escape(self._arms_line())}</p>'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>"
-        )
+        from hybridmem.fusion.explain_html import fragment
+
+        return fragment(self)
 
     def to_html(self) -> str:
         """A complete HTML page: the receipts, and a drawing of the activated part of the graph."""
         from hybridmem.fusion.explain_html import page
 
         return page(self)
-
-
-def _lines(parts: Sequence[ArmShare | StageStep]) -> str:
-    return "<br>".join(escape(str(part)) for part in parts)
 
 
 class Trace:

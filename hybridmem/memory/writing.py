@@ -12,7 +12,6 @@ from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.memory.embeddings import claim
 from hybridmem.memory.reading import MemoryReading
-from hybridmem.stores.sql.codec import check_memory
 
 __all__ = ["MemoryWriting"]
 
@@ -101,13 +100,17 @@ class MemoryWriting(MemoryReading):
     def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
         if not batch:
             return []
-        vectors = None
-        if self.embedder is not None:
-            for memory in batch:  # what cannot be stored is not embedded either
-                check_memory(memory, namespace=self._namespace)
-            vectors = list(self.embedder.documents([memory.embedded for memory in batch]))
-            claim(self.store, self.embedder)
+        vectors = None if self.embedder is None else self._embed
         return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
+
+    def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
+        """The vectors of memories that the store has validated."""
+        embedder = self._engine.embedder
+        if embedder is None:
+            return [None] * len(batch)
+        vectors = list(embedder.documents([memory.embedded for memory in batch]))
+        claim(self.store, embedder)
+        return vectors
 
     def update(
         self,

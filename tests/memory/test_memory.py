@@ -456,9 +456,9 @@ def test_a_memory_that_cannot_be_written_is_read_and_closed(tmp_path, caplog, mo
     monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", after)
     with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
         memory.add_many([{"text": f"cat {n}", "id": f"c{n}"} for n in range(30)])
-        conn = memory.store._pool.take()
+        conn = memory.store.pool.take()
         conn.execute("PRAGMA query_only = ON")
-        memory.store._pool.give(conn)
+        memory.store.pool.give(conn)
         assert len(memory.search("cat", k=5)) == 5
         with pytest.raises(StoreError, match="read-only"):
             memory.add("more")

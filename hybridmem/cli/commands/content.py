@@ -14,7 +14,7 @@ from hybridmem.core.inputs import as_memory
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import read_rows
-from hybridmem.stores.sql.codec import check_memory
+from hybridmem.stores.sql.validation import check_memory
 
 __all__ = ["CONTENT"]
 

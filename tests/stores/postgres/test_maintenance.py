@@ -97,7 +97,7 @@ class TestBuiltByItself:
         with PostgresStore(url, exact_below=200, auto_index=False) as store:
             vectors = fill(store)
             assert self.search(store, vectors).ids[0] == "m7"
-            assert store._indexes._wanted == set()
+            assert store._indexes._requested == set()
 
     def test_who_may_not_build_it_is_told_once_and_searches_exactly(self, url, caplog):
         with PostgresStore(url) as store:
@@ -123,15 +123,15 @@ class TestBuilding:
         """While another client builds, an automatic build leaves it to it, and an explicit one waits for it."""
         with PostgresStore(url) as store, psycopg.connect(url, autocommit=True) as conn:
             fill(store)
-            with store._db.alone() as other, store._indexes._turn(other, patient=False) as mine:
+            with store._db.alone() as other, store._indexes._builder_lock(other, wait=False) as mine:
                 assert mine
-                store._indexes.build(4, patient=False)
+                store._indexes.build(4, wait=False)
                 assert index_of(conn) is None
             store._indexes.build(4)
             assert index_of(conn)
 
     def test_a_broken_one_is_built_anew_with_progress(self, url, monkeypatch):
-        monkeypatch.setattr("hybridmem.stores.postgres.maintenance._ASK_AGAIN", 0.001)
+        monkeypatch.setattr("hybridmem.stores.postgres.maintenance._POLL", 0.001)
         with PostgresStore(url) as store, psycopg.connect(url, autocommit=True) as conn:
             fill(store, 3000, dim=16)
             store.build_vector_index(16)

@@ -23,8 +23,8 @@ from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import complete
-from hybridmem.stores.postgres.search import combined as together
-from hybridmem.stores.postgres.search.graph import Joined, ServerGraph
+from hybridmem.stores.postgres.search import combined
+from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.testing.store_model import Clock
 from tests.support import postgres_server
@@ -271,13 +271,13 @@ class TestDoubt:
     def test_what_rounding_could_turn_around(self):
         doubt = 7e-7 / math.sqrt(100)
         clear = {"a": 0.9, "b": 0.5, "c": 0.5, "d": -0.3}
-        assert together.doubtful(clear, 100) == []  # equals are equal: the same numbers were added up
-        assert together.doubtful({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
-        assert together.doubtful({**clear, "e": 0.9 - 3 * doubt}, 100) == []
-        assert together.doubtful({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
+        assert combined.uncertain(clear, 100) == []  # equals are equal: the same numbers were added up
+        assert combined.uncertain({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
+        assert combined.uncertain({**clear, "e": 0.9 - 3 * doubt}, 100) == []
+        assert combined.uncertain({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
         narrow = {"a": 0.9, "b": 0.9 - doubt * 1e6}  # normalised, an error of doubt would be seen
-        assert together.doubtful(narrow, 100) == ["b", "a"]
-        assert together.doubtful({}, 100) == []
+        assert combined.uncertain(narrow, 100) == ["b", "a"]
+        assert combined.uncertain({}, 100) == []
 
     @pytest.mark.parametrize("dim", [2, 8, 384])
     def test_the_error_is_within_it(self, pg_url, schema, dim):
@@ -287,7 +287,7 @@ class TestDoubt:
         with HybridMemory(pg_url, schema=schema, embedder=lambda given: [texts[t] for t in given]) as memory:
             memory.add_many([{"text": text, "id": text} for text in texts])
             space, row = memory._engine.search_view(NOW), vectors[7]
-            rows = space._run(together.both(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
+            rows = space._run(combined.in_one(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
         true = {text: float(vector.astype(np.float64) @ row.astype(np.float64)) for text, vector in texts.items()}
         assert max(abs(found[2] - true[found[4]]) for found in rows) < 7e-7 / math.sqrt(dim)
 
@@ -310,7 +310,7 @@ class TestDoubt:
 class TestNeighbours:
     def graph(self, memory, joined, settings=GraphSettings()):  # noqa: B008
         space = memory._engine.search_view(NOW)
-        return ServerGraph("", settings, space._run, items=space.entries, learn=space._learn, joined=joined)
+        return ServerGraph("", settings, space._run, items=space.entries, cache=space._cache, link_kinds=joined)
 
     @pytest.mark.parametrize("hops", [1, 2, 3])
     def test_threads_alone_need_no_recursion(self, memory, hops):
@@ -319,7 +319,7 @@ class TestNeighbours:
         memory.add("alone", id="alone")
         memory.add("turn 4 again", id="next", thread="t", created_at=1_600_000_002, supersedes="m04")
         seeds = {"m03": 1.0, "m09": 0.5, "alone": 0.3, "gone": 1.0}
-        ways = [self.graph(memory, Joined(by_more=more)).spread(seeds, hops=hops) for more in (False, True)]
+        ways = [self.graph(memory, LinkKinds(beyond_threads=more)).spread(seeds, hops=hops) for more in (False, True)]
         assert ways[0] == ways[1]
         assert len(ways[0]) >= 2 * hops
 
@@ -340,14 +340,14 @@ class TestNeighbours:
     def test_entities_and_pointers_are_more(self, memory, fields):
         memory.add("one", id="m0", **fields)
         memory.add("two", id="m1", entities=("Ana",) if "entities" in fields else ())
-        joined = Joined()
+        joined = LinkKinds()
         assert set(self.graph(memory, joined).spread({"m0": 1.0})) == {"m1"}
-        assert joined.by_more
+        assert joined.beyond_threads
 
     def test_what_does_not_count_is_not_looked_for(self, memory):
         memory.add("one", id="m0", entities=("Ana",), thread="t")
         memory.add("two", id="m1", entities=("Ana",), thread="t")
-        joined = Joined()
+        joined = LinkKinds()
         settings = GraphSettings(explicit=0, metadata=0, shared=0, thread=0)
         assert self.graph(memory, joined, settings).spread({"m0": 1.0}) == {}
-        assert not joined.by_more
+        assert not joined.beyond_threads

@@ -147,7 +147,7 @@ class OtherEngine:
 
     def test_check_notices_what_is_missing_and_what_is_left(self, url, schema, opened):
         opened.add_many([{"text": "cat", "id": "a"}, {"text": "cat", "id": "b"}])
-        table = opened.store._deriver.lexical.words.table
+        table = opened.store._deriver.lexical.engine_table.table
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute(f'UPDATE "{schema}".{table} SET mem = mem + 1000 WHERE mem = (SELECT min(mem) FROM '
                          f'"{schema}".{table})')  # fmt: skip
