@@ -14,6 +14,7 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import View
 from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import ConfigError, HybridMemError
+from hybridmem.evaluation.calibration import calibrate, threshold
 from hybridmem.evaluation.evaluate import Case, evaluate
 from hybridmem.evaluation.tuning.tune import tune
 from hybridmem.indexes.bm25.index import BM25Index
@@ -21,7 +22,6 @@ from hybridmem.indexes.engines.fts5 import FTS5Index
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 from hybridmem.indexes.graph.index import GraphIndex
 from hybridmem.indexes.vector.index import VectorIndex
-from hybridmem.evaluation.calibration import calibrate, threshold
 from hybridmem.stores.markdown.store import MarkdownStore
 from hybridmem.stores.sqlite.store import SQLiteStore
 

@@ -58,7 +58,7 @@ def test_opening_from_what_was_written_down_equals_following_the_log(tmp_path_fa
             elif verb == "save":
                 memory.search("cat")
                 memory._engine.save()
-        memory._engine._spaces.clear()  # as after a crash: nothing more is written down
+        memory._engine._views.clear()  # as after a crash: nothing more is written down
     with HybridMemory(path, embedder=toy, clock=clock) as opened:
         got = answers(opened)
         pairs = opened._engine.search_view(View()).contradictions(list("abcdef"))
