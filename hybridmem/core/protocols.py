@@ -283,6 +283,10 @@ class LexicalIndex(Protocol):
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
 
+    def bm25_constants(self) -> tuple[float, float]:
+        """The k1 and b in use."""
+        ...
+
     def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
 
 

@@ -65,9 +65,8 @@ class Curve(NamedTuple):
 
 def memory_curve(memory: HybridMemory) -> Curve | None:
     """The constants of a memory's BM25 arm; None where they cannot be changed without a rebuild."""
-    settings = memory.engine.settings
     view = memory.engine.search_view(View(memory.name))
-    return Curve(settings.k1, settings.b) if isinstance(view, SupportsBM25Constants) else None
+    return Curve(*view.bm25_constants()) if isinstance(view, SupportsBM25Constants) else None
 
 
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
