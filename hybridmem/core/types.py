@@ -136,6 +136,8 @@ class ArmList(NamedTuple):
     """Why the arm was skipped (it failed or timed out and the policy is "skip"); None: it was not."""
     known: Mapping[str, float] | None = None
     """Raw scores of candidates that this arm did not list but can score, for recipes with `complete=True`."""
+    baseline: float = 0.0
+    """The raw score of an unrelated item, which the convex mode counts as 0."""
 
 
 class Ranking(NamedTuple):

@@ -21,9 +21,9 @@ FieldType = Literal["text", "list", "time", "number", "json"]
 
 FIELDS: Mapping[str, FieldType] = {
     **dict.fromkeys(("id", "text", "title", "predicate", "subject", "source_id", "thread", "type"), "text"),
-    **dict.fromkeys(("namespace", "status", "supersedes"), "text"),
+    **dict.fromkeys(("namespace", "status", "supersedes", "speaker"), "text"),
     **dict.fromkeys(("tags", "entities"), "list"),
-    **dict.fromkeys(("created_at", "updated_at", "last_accessed"), "time"),
+    **dict.fromkeys(("created_at", "updated_at", "last_accessed", "event_at", "expires_at"), "time"),
     **dict.fromkeys(("strength", "confidence", "access_count"), "number"),
 }
 """The fields of a Memory that a filter may name; every other name is a metadata key."""

@@ -133,17 +133,18 @@ def score_shares(mode: str, votes: ArmVotes, /, *, smooth: bool) -> list[float]:
     n, weight = len(votes.keys), votes.weight
     scores = [1.0 - rank / n for rank in range(n)] if votes.scores is None else votes.scores
     least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
-    return [least + step * x for x in _NORMALISERS[mode](scores)]
+    baseline = 0.0 if votes.scores is None else votes.arm.baseline
+    return [least + step * x for x in _NORMALISERS[mode](scores, baseline)]
 
 
-def _relative(scores: Sequence[float]) -> list[float]:
+def _relative(scores: Sequence[float], _: float) -> list[float]:
     """Min–max: (s − min) / (max − min); all 1 when they are equal."""
     low = min(scores)
     span = max(scores) - low
     return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
 
 
-def _distribution(scores: Sequence[float]) -> list[float]:
+def _distribution(scores: Sequence[float], _: float) -> list[float]:
     """Distribution-based: the position of s between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when equal."""
     mean = math.fsum(scores) / len(scores)
     sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
@@ -152,13 +153,13 @@ def _distribution(scores: Sequence[float]) -> list[float]:
     return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
 
 
-def _convex(scores: Sequence[float]) -> list[float]:
-    """Max-norm: s / max, at least 0. Unlike min–max it keeps the value of the worst hit of a list."""
-    high = max(scores)
-    return [max(0.0, s / high) for s in scores] if high > 0 else [0.0] * len(scores)
+def _convex(scores: Sequence[float], baseline: float) -> list[float]:
+    """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
+    span = max(scores) - baseline
+    return [max(0.0, (s - baseline) / span) for s in scores] if span > 0 else [0.0] * len(scores)
 
 
-_NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
+_NORMALISERS: dict[str, Callable[[Sequence[float], float], list[float]]] = {
     "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,

@@ -24,9 +24,10 @@ from hybridmem.fusion.merge import (
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import Context, Stage, stage_name
+from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import SourceDedup
+from hybridmem.fusion.stages.evidence import Evidence
 from hybridmem.fusion.stages.gate import QualityGate
 from hybridmem.fusion.stages.prior import NamedDate, Substance
 from hybridmem.fusion.stages.spread import Spread
@@ -99,6 +100,9 @@ class Fusion:
     worth 1 / (1 + n) of the first instead of 0."""
     gate: QualityGate | None = field(
         default=None, metadata=_slot(QualityGate, doc="removes hits below a raw score of their arm", function=False)
+    )
+    evidence: Evidence | None = field(
+        default=None, metadata=_slot(Evidence, doc="adds evidence from threads, speakers and dates")
     )
     spread: Spread | None = field(
         default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours and the thread")
@@ -199,16 +203,18 @@ class Fusion:
         graph: Graph | None = None,
         contradictions: Callable[[Sequence[str]], Any] | None = None,
         trace: Trace | None = None,
+        pool: Pool | None = None,
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
-        context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
+        now = time.time() if now is None else now
+        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool)
         if trace is not None:
             trace.listed(lists, reader)
         if self.gate is not None:
-            context.lists = lists = self.gate.apply(lists, context)
-        ranking = self._merge(lists, context)
+            context.lists = self.gate.apply(lists, context)
+        ranking = self._merge(context.lists, context, self._pooled(lists, context))
         stages = self._stages
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
@@ -220,34 +226,37 @@ class Fusion:
         return ranking
 
     def ceiling(self) -> float:
-        """The highest possible score: first in every arm, then raised by every stage that has a `ceiling`."""
+        """The merged score of a result that is first in every arm, or the highest one of a stage that replaces it."""
         best = 1.0 / (self.c + 1) if self.mode == "rrf" else 1.0
         for stage in self._stages:
-            raised = getattr(stage, "ceiling", None)
-            if raised is not None:
-                best = raised(best)
+            if isinstance(stage, Competition):
+                best = stage.ceiling
         return best
 
-    def share(self, score: float, /) -> float:
-        """The score that is shown: score / highest possible score, in (0, 1]."""
-        return self.shares([score])[0]
-
     def shares(self, scores: Sequence[float], /) -> list[float]:
-        """The same for a whole ranking; rounding errors near 1 are removed."""
-        best = self._best
+        """The scores that are shown, in (0, 1]: 1 is first in every arm, or the best result where stages add more."""
+        best = max(self._best, *scores) if scores else self._best
         return [
             1.0 if (x := score / best) > ALMOST_ALL
             else ALMOST_NONE if x < ALMOST_NONE else x  # noqa: FURB136  a call of `max` would dominate the cost
             for score in scores
         ]  # fmt: skip
 
-    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+    def _pooled(self, lists: Sequence[ArmList], context: Context) -> dict[str, Any]:
+        """The candidates that no arm listed, such as the neighbours of hits in their thread."""
+        if context.pool is None or not self.complete:
+            return {}
+        listed = {key for arm in lists for key in context.reader.keys(arm.items)}
+        pairs = zip(context.pool.candidates.ids, context.pool.items, strict=True)
+        return {key: item for key, item in pairs if key not in listed}
+
+    def _merge(self, lists: Sequence[ArmList], context: Context, pooled: Mapping[str, Any]) -> Ranking:
         """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
         votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
-        items: dict[str, Any] = {}
+        items: dict[str, Any] = dict(pooled)
         for one in reversed(votes):  # of items with the same key the first arm's is returned
             items.update(first_places(one.keys, one.arm.items))
         if self.complete:
@@ -260,6 +269,7 @@ class Fusion:
         if context.trace is not None:
             context.trace.merged(votes, shares)
         totals = merge([one.keys for one in votes], shares)
+        totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 

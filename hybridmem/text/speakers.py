@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 from hybridmem.text.cues import ROLES, USER_ROLES, about_assistant, about_user
 from hybridmem.text.folding import CJK_RUN
@@ -30,7 +31,7 @@ def named_speakers(question: str, speakers: Collection[str], /) -> set[str]:
     >>> named_speakers("What did Ana buy?", {"ana", "ben"}), named_speakers("Where do I live?", {"user", "assistant"})
     ({'ana'}, {'user'})
     """
-    named = {name for name in speakers if name not in ROLES and _pattern(name).search(question)}
+    named = {name for name in _mentioned(question, speakers) if _pattern(name).search(question)}
     if named or not about_user(question) or about_assistant(question):
         return named
     return {name for name in speakers if name in USER_ROLES}
@@ -45,13 +46,19 @@ def bare_question(question: str, speakers: Collection[str], /) -> str:
     'Where does sister live?'
     """
     text = question
-    for name in sorted(speakers, key=len, reverse=True):
-        if name not in ROLES:
-            text = _pattern(name).sub(" ", text)
+    for name in sorted(_mentioned(question, speakers), key=len, reverse=True):
+        text = _pattern(name).sub(" ", text)
     text = " ".join(text.split())
     return text if re.search(r"\w{3,}", text) or CJK_RUN.search(text) else question
 
 
+def _mentioned(question: str, speakers: Collection[str]) -> list[str]:
+    """The names, not roles, of which a word is anywhere in the question: a quick test for very many speakers."""
+    folded = question.casefold()
+    return [name for name in speakers if name not in ROLES and any(word in folded for word in name.split())]
+
+
+@lru_cache(maxsize=1024)
 def _pattern(name: str) -> re.Pattern[str]:
     """A pattern for a name, or for one of its words where it has several, with a possessive ending."""
     words = [word for word in _WORD.findall(name) if len(word) > 1 and word not in _AMBIGUOUS]

@@ -15,7 +15,7 @@ DAY = 86_400.0
 def explained(recipe, lists, *, k=None, query="where is the cat", texts=None):
     trace = Trace()
     ranking = recipe.run(lists, reader=READER, query=query, now=NOW, k=k, trace=trace)
-    shown = [recipe.share(score) for score in ranking.scores]
+    shown = recipe.shares(ranking.scores)
     return trace.explanation(ranking, query=query, lists=lists, shown=shown, texts=texts)
 
 
@@ -44,9 +44,9 @@ def test_a_receipt_holds_ranks_scores_shares_and_steps():
         ArmShare("vector", 1, 0.9, 0.4 / 61),
     )
     assert receipt.raw == pytest.approx(0.8 / 61 * 1.5)
-    assert receipt.score == pytest.approx(0.8 / 61 * 1.5 / (2 / 61))
+    assert receipt.score == 1.0  # above the 1/61 of a result that is first in every arm
     line = str(receipt)
-    assert line.startswith("#1 c1 0.600: bm25 #1 (8) +0.006557 vector #1 (0.9) +0.006557")
+    assert line.startswith("#1 c1 1.000: bm25 #1 (8) +0.006557 vector #1 (0.9) +0.006557")
     assert "; best of source doc;" in line
     assert line.endswith("recency ×1.5 (30 days old)")
 
@@ -175,7 +175,7 @@ def test_a_result_that_was_gated_and_came_back_says_so():
         StageStep("bring_back", 0.0, 0.5),
     )
     assert str(told.receipts[1]).startswith(
-        "#2 b 1.000: below the gate in every arm; gate: x 0.1 < 0.5; bring_back 0 → 0.5"
+        "#2 b 0.500: below the gate in every arm; gate: x 0.1 < 0.5; bring_back 0 → 0.5"
     )
     assert "gate" not in str(told.receipts[0])
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import ge
-from typing import Any
+from typing import Any, NamedTuple
 
-from hybridmem.core.types import ArmList, Graph, Ranking, Reader
+from hybridmem.core.types import ArmList, Candidates, Graph, Ranking, Reader
 from hybridmem.fusion.explain import Trace
 
-__all__ = ["Context", "Stage", "reorder", "stage_name", "take"]
+__all__ = ["Context", "Pool", "Stage", "reorder", "stage_name", "take"]
+
+
+class Pool(NamedTuple):
+    """All candidates of a query with their scores by every arm, those included that no arm listed."""
+
+    items: Sequence[Any]
+    """The item of each candidate."""
+    candidates: Candidates
+    speakers: Collection[str] | None = None
+    """The speakers of the whole store, in lower case; None: unknown."""
 
 
 @dataclass(slots=True)
@@ -26,6 +36,7 @@ class Context:
     contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
     """Returns the pairs among these keys that contradict each other; None: read each item's `contradicts` field."""
     trace: Trace | None = None
+    pool: Pool | None = None
 
 
 Stage = Callable[[Ranking, Context], Ranking]

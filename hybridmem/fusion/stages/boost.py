@@ -58,10 +58,6 @@ class HalfLife:
         """The half-life in days, as a number."""
         return self.half_life  # type: ignore[return-value]
 
-    def ceiling(self, best: float) -> float:
-        """The highest possible score after the boost: that of a new item."""
-        return best * (1 + self.strength)
-
     def factor(self, age: float) -> float:
         """The boost for an age in seconds."""
         halvings = max(age, 0.0) / (self.days * DAY)
@@ -186,7 +182,8 @@ class Competition:
         for name in ("activation", "recency", "strength", "confidence"):
             validation.number(f"competition {name}", getattr(self, name), "a finite share from 0 up", low=0)
 
-    def ceiling(self, best: float) -> float:  # noqa: ARG002  the earlier score is normalised
+    @property
+    def ceiling(self) -> float:
         """The highest possible score: all four parts at 1."""
         return self.activation + self.recency + self.strength + self.confidence
 

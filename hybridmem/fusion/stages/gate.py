@@ -92,7 +92,7 @@ class QualityGate:
         return bound if share is None else max(bound, share * best)
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
-        name, items, scores, notes, skipped, known = arm
+        name, items, scores = arm.name, arm.items, arm.scores
         if not scores:
             return arm
         bound = self.lowest(name, scores)
@@ -103,4 +103,4 @@ class QualityGate:
             low = [i for i, passes in enumerate(keep) if not passes]
             keys = context.reader.keys([items[i] for i in low])
             context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
-        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped, known)
+        return arm._replace(items=list(compress(items, keep)), scores=list(compress(scores, keep)))

@@ -130,10 +130,6 @@ class NamedDate:
         validation.number("named date strength", self.strength, "a finite number from 0 up", low=0)
         validation.text("named date field", self.field, "the name of a field, such as 'created_at'")
 
-    def ceiling(self, best: float) -> float:
-        """The highest possible score: that of the best item, from the named date."""
-        return best * (1.0 + self.strength)
-
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         period = named_period(context.query)
         if period is None or not ranking.keys or self.strength == 0:

@@ -35,10 +35,6 @@ class Spread:
         validation.integer("spread seeds", self.seeds, "from 1 up", low=1)
         validation.number("spread decay", self.decay, "above 0 and up to 1", low=0, high=1, above=True)
 
-    def ceiling(self, best: float) -> float:
-        """The highest possible score: that of the best item with an equally good neighbour, in the best thread."""
-        return best * (1 + self.strength * self.decay + self.thread)
-
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         keys, items, scores = ranking
         if not keys:

@@ -29,9 +29,9 @@ from hybridmem.stores.sql.validation import check_memory, checked_edge
 __all__ = ["Note", "file_name", "format_note", "parse_note"]
 
 _FENCE = re.compile(r"\A\ufeff?---[ \t]*\r?\n(?P<front>.*?)(?:^|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_TEXTS = ("title", "predicate", "subject", "source_id", "thread", "type", "supersedes")
+_TEXTS = ("title", "predicate", "subject", "source_id", "thread", "type", "supersedes", "speaker")
 _LISTS = ("tags", "entities")
-_TIMES = ("created_at", "updated_at", "last_accessed")
+_TIMES = ("created_at", "updated_at", "last_accessed", "event_at", "expires_at")
 _NUMBERS = ("strength", "confidence", "access_count")
 _RESERVED = {"id", "namespace", "status", "links", "metadata", "text", *_TEXTS, *_LISTS, *_TIMES, *_NUMBERS}
 _LONGEST = 120  # characters of a file name, which every file system accepts

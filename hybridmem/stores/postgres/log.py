@@ -21,10 +21,9 @@ import psycopg
 
 from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.graph.threads import asks
 from hybridmem.stores.postgres.connection import Conn
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
-from hybridmem.stores.sql.log import COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
+from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
 
 __all__ = ["PgLog"]
 
@@ -34,7 +33,7 @@ _BUFFER_LIMIT = 20_000
 """The number of buffered rows from which they are sent."""
 
 _FETCH = (
-    f"SELECT m.asks, {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "
+    f"SELECT {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "
     "FROM memories m LEFT JOIN bodies b ON b.seq = m.body WHERE m.namespace = %s AND m.id = ANY(%s)"
 )
 
@@ -48,13 +47,12 @@ _COPY_FROM = 64
 _TABLES = {
     "versions": "seq, namespace, mem, at, op, live, body, vector, status, strength, access_count, last_accessed, "
     "decayed, born",
-    "bodies": "seq, namespace, words, title, tags, predicate, subject, source_id, thread, type, entities, created_at, "
-    "updated_at, confidence, supersedes, metadata, text",
+    "bodies": ", ".join(("seq", "namespace", *BODY_COLUMNS[1:])),
     "vectors": "seq, namespace, data",
     "edge_log": "seq, at, namespace, a, b, relation, weight, gone",
-    "memories": ", ".join((*COLUMNS, "asks")),
+    "memories": ", ".join(COLUMNS),
 }
-_SET = ", ".join(f"{name} = excluded.{name}" for name in (*COLUMNS[3:], "asks"))
+_SET = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[3:])
 
 
 class PgLog(Log):
@@ -117,10 +115,9 @@ class PgLog(Log):
         if missing:
             self._absent.update((namespace, id_) for id_ in missing)
             for row in self.raw.execute(_FETCH, (namespace, missing)):
-                head = Head(*row[1:])
+                head = Head(*row)
                 self._heads[namespace, head.id] = head
                 self._absent.discard((namespace, head.id))
-                self._buffer.asks[head.mem] = row[0]
                 self._was_visible[head.mem] = _is_visible(head)
         found = {id_: self._heads[namespace, id_] for id_ in wanted if (namespace, id_) in self._heads}
         self._missing = len(wanted) - len(found)
@@ -170,8 +167,7 @@ class PgLog(Log):
         if body is not None:
             head.body = seq
             head.title, head.text, head.supersedes = body[0], body[-1], body[11]
-            self._buffer.asks[head.mem] = asks(body[-1])
-            self._buffer.bodies.append((seq, namespace, head.words, *body))
+            self._buffer.bodies.append((seq, namespace, *body_derived(head), *body))
         if vector is not None:
             head.vector = seq
             self._buffer.vectors.append((seq, namespace, vector))
@@ -290,7 +286,6 @@ class WriteBuffer:
         self.edges: dict[tuple[str, str, str, str], tuple[float, int] | None] = {}
         """Changed links: weight and number, or None for a removed link."""
         self.heads: dict[int, Head] = {}
-        self.asks: dict[int, bool] = {}
 
     def __len__(self) -> int:
         return len(self.versions) + len(self.links)
@@ -337,7 +332,7 @@ class WriteBuffer:
                 )
         for rows in (self.bodies, self.vectors, self.versions, self.links):
             rows.clear()
-        for kept in (self.heads, self.edges, self.asks):
+        for kept in (self.heads, self.edges):
             kept.clear()
 
     def set_time(self, at: float, /) -> None:
@@ -352,11 +347,11 @@ class WriteBuffer:
                 setattr(head, name, number(getattr(head, name)))
             row = [getattr(head, name) for name in COLUMNS]
             row[5] = bool(row[5])
-            rows.append((*row, self.asks.get(head.mem, False)))
+            rows.append(tuple(row))
         self._insert("memories", [row for row in rows if row[0] not in known])
         changed = [row for row in rows if row[0] in known]
         if changed:
-            marks = ", ".join(["%s"] * (len(COLUMNS) + 1))
+            marks = ", ".join(["%s"] * len(COLUMNS))
             with self._raw.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO memories ({_TABLES['memories']}) VALUES ({marks}) "

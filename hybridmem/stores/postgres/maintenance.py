@@ -155,8 +155,9 @@ _INVARIANTS = (
     (
         "memory {0!r} of namespace {1!r} differs from its body {2}",
         "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
-        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words, m.namespace) IS DISTINCT FROM "
-        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words, b.namespace)",
+        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words, m.namespace, m.speaker, m.cues, "
+        "m.event_at, m.expires_at) IS DISTINCT FROM (b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, "
+        "b.words, b.namespace, b.spoken_by, b.cues, b.event_at, b.expires_at)",
     ),
     (
         "version {0} belongs to no memory",

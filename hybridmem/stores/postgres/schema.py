@@ -12,6 +12,7 @@ from psycopg import sql
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
+from hybridmem.text.cues import cues_of, speaker_of
 
 __all__ = [
     "MIGRATIONS",
@@ -26,7 +27,7 @@ __all__ = [
     "version_of",
 ]
 
-VERSION = 3
+VERSION = 4
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
@@ -54,7 +55,8 @@ CREATE TABLE memories (
   seq bigint NOT NULL, written bigint NOT NULL, live boolean NOT NULL, body bigint, vector bigint,
   status text NOT NULL, strength float8 NOT NULL, access_count bigint NOT NULL, last_accessed float8,
   decayed float8 NOT NULL, born bigint NOT NULL, source_id text, thread text COLLATE "C", created_at float8,
-  updated_at float8, confidence float8 NOT NULL, words integer NOT NULL, asks boolean NOT NULL DEFAULT false,
+  updated_at float8, confidence float8 NOT NULL, words integer NOT NULL,
+  speaker text, cues integer NOT NULL DEFAULT 0, event_at float8, expires_at float8,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born)
@@ -72,7 +74,9 @@ CREATE TABLE bodies (
   seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, words integer NOT NULL, title text NOT NULL,
   tags json, predicate text NOT NULL, subject text NOT NULL, source_id text, thread text, type text NOT NULL,
   entities json, created_at float8,
-  updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL);
+  updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL,
+  speaker text NOT NULL DEFAULT '', event_at float8, expires_at float8, spoken_by text,
+  cues integer NOT NULL DEFAULT 0);
 CREATE TABLE vectors (seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, data bytea NOT NULL);
 ALTER TABLE vectors ALTER data SET STORAGE EXTERNAL;
 
@@ -196,7 +200,31 @@ def _count_terms(conn: Conn) -> None:
             )
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms}
+def _add_speakers(conn: Conn) -> None:
+    """3 → 4: speaker, event_at, expires_at and cues; cues replace the column `asks`."""
+    run = conn.raw.execute
+    run("SET LOCAL statement_timeout = 0")
+    run(
+        "ALTER TABLE bodies ADD speaker text NOT NULL DEFAULT '', ADD event_at float8, ADD expires_at float8, "
+        "ADD spoken_by text, ADD cues integer NOT NULL DEFAULT 0"
+    )
+    run(
+        "ALTER TABLE memories DROP asks, ADD speaker text, ADD cues integer NOT NULL DEFAULT 0, ADD event_at float8, "
+        "ADD expires_at float8"
+    )
+    last = 0
+    while rows := run("SELECT seq, text FROM bodies WHERE seq > %s ORDER BY seq LIMIT 2000", (last,)).fetchall():
+        run(
+            "UPDATE bodies b SET cues = n.cues, spoken_by = n.speaker FROM unnest(%s::bigint[], %s::integer[], "
+            "%s::text[]) AS n (seq, cues, speaker) WHERE b.seq = n.seq",
+            ([row[0] for row in rows], [cues_of(row[1]) for row in rows], [speaker_of(row[1]) for row in rows]),
+        )
+        last = rows[-1][0]
+    run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
+    run("DELETE FROM snapshots")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms, 3: _add_speakers}
 """From each version to the next: `{1: change}` brings a store of version 1 to version 2."""
 
 

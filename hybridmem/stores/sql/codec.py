@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from hybridmem.errors import ConfigError, EmbeddingError
 
 __all__ = [
     "BODY",
+    "BodyTimes",
     "body_row",
     "decode_vector",
     "dump",
@@ -40,6 +41,9 @@ BODY = (
     "updated_at",
     "confidence",
     "supersedes",
+    "speaker",
+    "event_at",
+    "expires_at",
     "metadata",
     "text",
 )
@@ -51,7 +55,16 @@ _DEPTH = 100
 # --- to the database
 
 
-def body_row(memory: Memory, created: float | None, updated: float | None, confidence: float, /) -> tuple[Any, ...]:
+class BodyTimes(NamedTuple):
+    """The times of a memory's body in epoch seconds."""
+
+    created_at: float | None
+    updated_at: float | None
+    event_at: float | None = None
+    expires_at: float | None = None
+
+
+def body_row(memory: Memory, times: BodyTimes, confidence: float, /) -> tuple[Any, ...]:
     """The columns of a memory's body in the order of BODY."""
     return (
         clean(memory.title),
@@ -62,10 +75,13 @@ def body_row(memory: Memory, created: float | None, updated: float | None, confi
         _optional_name(memory.thread),
         clean(memory.type),
         _strings(memory.entities, "entities"),
-        created,
-        updated,
+        times.created_at,
+        times.updated_at,
         confidence,
         _optional_name(memory.supersedes),
+        clean(memory.speaker),
+        times.event_at,
+        times.expires_at,
         dump(memory.metadata) if memory.metadata else None,
         clean(memory.text),
     )
@@ -178,12 +194,15 @@ def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
     """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
     m: Any = _MutableMemory()
     (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
-     m.type, entities, created, updated, m.confidence, m.supersedes, metadata, m.text) = row  # fmt: skip
-    m.namespace, m.speaker, m.event_at, m.expires_at = namespace, "", None, None
+     m.type, entities, created, updated, m.confidence, m.supersedes, m.speaker, event, expires, metadata,
+     m.text) = row  # fmt: skip
+    m.namespace = namespace
     m.tags = _tuple(tags) if tags else ()
     m.entities = _tuple(entities) if entities else ()
     m.created_at = moment = None if created is None else from_epoch(created)
     m.updated_at = moment if updated == created else None if updated is None else from_epoch(updated)
+    m.event_at = None if event is None else from_epoch(event)
+    m.expires_at = None if expires is None else from_epoch(expires)
     m.last_accessed = None if accessed is None else from_epoch(accessed)
     m.metadata = _decode(metadata)[0] if metadata else {}
     m.__class__ = Memory

@@ -10,8 +10,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.core.types import Edge
+from hybridmem.stores.sql.codec import BODY, word_count
+from hybridmem.text.cues import cues_of, speaker_of
 
-__all__ = ["COLUMNS", "DELETE", "ERASE", "OPS", "PUT", "STATUS", "VECTOR", "VITALS", "Head", "Log", "placeholders"]
+__all__ = [
+    "BODY_COLUMNS",
+    "COLUMNS",
+    "DELETE",
+    "ERASE",
+    "OPS",
+    "PUT",
+    "STATUS",
+    "VECTOR",
+    "VITALS",
+    "Head",
+    "Log",
+    "body_derived",
+    "derive",
+    "placeholders",
+]
 
 PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
 OPS = ("put", "vitals", "status", "delete", "vector", "erase")
@@ -43,6 +60,10 @@ class Head:
     updated_at: float | None = None
     confidence: float = 1.0
     words: int = 0
+    speaker: str | None = None
+    cues: int = 0
+    event_at: float | None = None
+    expires_at: float | None = None
     title: str | None = None
     text: str | None = None
     supersedes: str | None = None
@@ -51,12 +72,30 @@ class Head:
 COLUMNS = (
     "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
     "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
+    "speaker", "cues", "event_at", "expires_at",
 )  # fmt: skip
 _HEAD = ", ".join(f"m.{name}" for name in COLUMNS)
 _UPSERT = (
     f"INSERT INTO memories ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
     f"ON CONFLICT (mem) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS[3:])}"
 )
+
+
+_SPEAKER = BODY.index("speaker")
+BODY_COLUMNS = ("seq", "words", "cues", "spoken_by", *BODY)
+"""The columns of `bodies`: words, cues and spoken_by (the speaker in lower case) are derived from the text."""
+_INSERT_BODY = f"INSERT INTO bodies ({', '.join(BODY_COLUMNS)}) VALUES ({', '.join('?' * len(BODY_COLUMNS))})"
+
+
+def body_derived(head: Head, /) -> tuple[int, int, str | None]:
+    """The derived columns of a body."""
+    return head.words, head.cues, head.speaker
+
+
+def derive(head: Head, body: Sequence[Any], /) -> None:
+    """Set the fields of a head that follow from its body: the number of words, the cues and the speaker."""
+    text = body[-1]
+    head.words, head.cues, head.speaker = word_count(text), cues_of(text), speaker_of(text, body[_SPEAKER])
 
 
 def placeholders(count: int, /) -> str:
@@ -132,7 +171,7 @@ class Log:
             head.written = seq
         if body is not None:
             head.body = seq
-            self._bodies.append((seq, head.words, *body))
+            self._bodies.append((seq, *body_derived(head), *body))
         if vector is not None:
             head.vector = seq
             self._vectors.append((seq, vector))
@@ -176,7 +215,7 @@ class Log:
     def flush(self) -> None:
         """Write the buffered rows and drop the cached heads, so that a long load needs little memory."""
         many = self.conn.executemany
-        many(f"INSERT INTO bodies VALUES ({placeholders(16)})", self._bodies)
+        many(_INSERT_BODY, self._bodies)
         many("INSERT INTO vectors VALUES (?, ?)", self._vectors)
         many(f"INSERT INTO versions VALUES ({placeholders(13)})", self._versions)
         many(_UPSERT, map(_head_row, self._dirty.values()))
@@ -197,5 +236,6 @@ def _head_row(head: Head) -> tuple[Any, ...]:
     return (
         head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
         head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
-        head.created_at, head.updated_at, head.confidence, head.words,
+        head.created_at, head.updated_at, head.confidence, head.words, head.speaker, head.cues, head.event_at,
+        head.expires_at,
     )  # fmt: skip

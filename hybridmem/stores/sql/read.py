@@ -46,7 +46,7 @@ _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
-    "{h}.access_count, {h}.last_accessed, {e}.words, NULL, 0, NULL, NULL"
+    "{h}.access_count, {h}.last_accessed, {e}.words, {e}.{speaker}, {e}.cues, {e}.event_at, {e}.expires_at"
 )
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length
@@ -176,7 +176,7 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
     """The ranking fields of every memory in view, oldest version first."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
-    columns = _ENTRY.format(h=s.h, e=e)
+    columns = _ENTRY.format(h=s.h, e=e, speaker="speaker" if e == "m" else "spoken_by")
     rows = conn.execute(
         f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),

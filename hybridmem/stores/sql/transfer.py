@@ -18,8 +18,8 @@ from hybridmem.core.protocols import Progress
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.stores.sql.codec import BODY, body_row, decode_vector, encode_vector, word_count
-from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log
+from hybridmem.stores.sql.codec import BODY, BodyTimes, body_row, decode_vector, encode_vector
+from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, derive
 from hybridmem.stores.sql.validation import check_memory, check_namespace, checked_edge
 from hybridmem.stores.sql.write import wipe
 
@@ -185,9 +185,10 @@ def _version(log: Log, row: Mapping[str, Any]) -> None:
         head.vector = None
     body = None
     if op == PUT:
-        body = body_row(memory, _time(row["created_at"]), _time(row["updated_at"]), float(row["confidence"]))
-        head.words = word_count(memory.text)
-        for name in ("source_id", "thread", "confidence", "created_at", "updated_at"):
+        times = BodyTimes(*(_time(row.get(name)) for name in BodyTimes._fields))
+        body = body_row(memory, times, float(row["confidence"]))
+        derive(head, body)
+        for name in ("source_id", "thread", "confidence", *BodyTimes._fields):
             setattr(head, name, body[BODY.index(name)])
     log.record(head, op, body=body, vector=_vector(row))
 
@@ -203,7 +204,8 @@ def _memory(row: Mapping[str, Any]) -> Memory:
     vitals = {name: row[name] for name in ("id", "namespace", "status", "strength", "access_count")}
     if row["op"] != OPS[PUT]:
         return Memory("", **vitals)
-    fields = {name: row[name] for name in BODY if name not in ("created_at", "updated_at")}
+    fields = {name: row[name] for name in BODY if name not in (*BodyTimes._fields, "speaker")}
+    fields["speaker"] = row.get("speaker", "")
     for name, empty in (("tags", ()), ("entities", ()), ("metadata", {})):
         fields[name] = empty if fields[name] is None else fields[name]
     return Memory(**vitals, **fields)

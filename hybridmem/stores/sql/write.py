@@ -15,7 +15,7 @@ from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import NotFoundError
 from hybridmem.stores.sql import codec
-from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log
+from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
 from hybridmem.stores.sql.validation import epoch_seconds
 
 __all__ = [
@@ -93,7 +93,9 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
     confidence = float(memory.confidence)
     if not (fresh or whole) and confidence == 1.0:  # not given: the confidence set at creation stays
         confidence = head.confidence
-    row = codec.body_row(memory, created, updated, confidence)
+    event = epoch_seconds(memory.event_at, "Memory.event_at")
+    expires = epoch_seconds(memory.expires_at, "Memory.expires_at")
+    row = codec.body_row(memory, codec.BodyTimes(created, updated, event, expires), confidence)
     if fresh:
         head.born = 0  # a deleted id that is used again starts anew
         head.decayed = log.at if created is None else created
@@ -104,7 +106,8 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
     head.live, head.status = 1, memory.status
     head.title, head.text, head.supersedes = row[0], row[-1], row[11]
     head.source_id, head.thread, head.created_at, head.updated_at = row[4], row[5], created, updated
-    head.confidence, head.words = confidence, codec.word_count(row[-1])
+    head.confidence, head.event_at, head.expires_at = confidence, event, expires
+    derive(head, row)
     log.record(head, PUT, body=row, vector=vector)
 
 

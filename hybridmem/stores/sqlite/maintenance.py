@@ -33,8 +33,9 @@ _INVARIANTS = (
     _Invariant(
         "memory {0!r} of namespace {1!r} differs from its body {2}",
         "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
-        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words) IS NOT "
-        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words)",
+        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words, m.speaker, m.cues, m.event_at, "
+        "m.expires_at) IS NOT (b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words, b.spoken_by, "
+        "b.cues, b.event_at, b.expires_at)",
     ),
     _Invariant(
         "version {0} belongs to no memory",

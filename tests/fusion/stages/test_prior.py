@@ -99,7 +99,6 @@ def test_named_date_by_arithmetic():
     before = ranking((1.0, {"created_at": other}), (0.9, {"created_at": day}), (0.1, {}))
     after = NamedDate(strength=0.2)(before, context("What was said on 7 July 2023?"))
     assert (after.keys, after.scores) == (["m1", "m0", "m2"], [pytest.approx(0.9 + 0.2 * 1.0), 1.0, 0.1])
-    assert NamedDate(strength=0.2).ceiling(1.0) == 1.2
 
 
 @pytest.mark.parametrize("question", ["What was said?", "What was said in March?"])
@@ -170,7 +169,6 @@ def test_the_thread_speaks_for_its_turns():
     assert dict(zip(after.keys, after.scores, strict=True)) == pytest.approx(
         {"m0": 1.0 + 0.5 * 1.0, "m1": 0.8 + 0.5 * 0.8, "m2": 0.2 + 0.5 * 0.8, "m3": 0.1 + 0.5 * 0.1}
     )
-    assert stage.ceiling(1.0) == 1.5
     assert stage(ranking(), context()) == ranking()
 
 

@@ -17,6 +17,7 @@ from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.store import PostgresStore
+from hybridmem.text.cues import FIRST_PERSON
 from tests.support import postgres_server
 
 NOW = View()
@@ -223,6 +224,14 @@ class TestLimits:
         assert "hunter2" not in str(caught.value)
 
 
+def _as_of_version_3(conn):
+    conn.execute("ALTER TABLE bodies DROP speaker, DROP event_at, DROP expires_at, DROP spoken_by, DROP cues")
+    conn.execute(
+        "ALTER TABLE memories DROP speaker, DROP event_at, DROP expires_at, DROP cues, "
+        "ADD asks boolean NOT NULL DEFAULT false"
+    )
+
+
 class TestSchema:
     def test_a_newer_schema_is_refused(self, pg_url, schema):
         PostgresStore(pg_url, schema=schema).close()
@@ -256,6 +265,7 @@ class TestSchema:
                 "CREATE INDEX embeddings_hnsw_2 ON embeddings USING hnsw ((embedding::vector(2)) vector_cosine_ops) "
                 "WHERE dim = 2"
             )
+            _as_of_version_3(conn)
             conn.execute("UPDATE settings SET value = '1' WHERE key = 'version'")
             with PostgresStore(url, exact_below=1) as store:
                 assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
@@ -276,12 +286,16 @@ class TestSchema:
             conn.execute("SET search_path = hybridmem, public")
             with PostgresStore(url) as store:
                 store.grant("counted", namespace="own")
-                store.put([Memory("cat and dog", id="a"), Memory("cat", id="b")])
+                store.put([Memory("Ana: my cat and dog", id="a"), Memory("cat", id="b")])
                 store.put([Memory("cat", id="c")], namespace="own")
             conn.execute("DROP TABLE terms")
             conn.execute("DELETE FROM settings WHERE key = 'derived'")
+            _as_of_version_3(conn)
             conn.execute("UPDATE settings SET value = '2' WHERE key = 'version'")
             with PostgresStore(url) as store:
+                entries = {entry.id: entry for entry in store.entries(view=NOW)}
+                assert (entries["a"].speaker, entries["a"].cues) == ("ana", FIRST_PERSON)
+                assert (entries["b"].speaker, entries["b"].cues) == (None, 0)
                 counted = conn.execute(
                     "SELECT namespace, term, n FROM terms WHERE term IN ('cat', 'dog') ORDER BY 1, 2"
                 )

@@ -107,7 +107,7 @@ def test_a_newer_file_is_refused_untouched(path):
         store.put([Memory("x")])
     raw(path, "PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(SchemaVersionError, match="schema version 99, and this hybridmem reads up to 1"):
+    with pytest.raises(SchemaVersionError, match="schema version 99, and this hybridmem reads up to 2"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 
@@ -134,17 +134,35 @@ def test_migrations_run_in_order_once(path):
     with SQLiteStore(path) as store:
         store.put([Memory("x", id="a")])
     steps = {
-        1: lambda conn: conn.execute("CREATE TABLE step (n)"),
-        2: lambda conn: conn.execute("INSERT INTO step VALUES (2)"),
+        2: lambda conn: conn.execute("CREATE TABLE step (n)"),
+        3: lambda conn: conn.execute("INSERT INTO step VALUES (3)"),
     }
     for _ in range(2):
         with closing(sqlite3.connect(path, isolation_level=None)) as conn:
             conn.execute("BEGIN IMMEDIATE")
-            schema.prepare(conn, str(path), version=3, migrations=steps)
+            schema.prepare(conn, str(path), version=4, migrations=steps)
             conn.execute("COMMIT")
-    assert raw(path, "SELECT n FROM step", "PRAGMA user_version") == [[(2,)], [(3,)]]
+    assert raw(path, "SELECT n FROM step", "PRAGMA user_version") == [[(3,)], [(4,)]]
     with pytest.raises(SchemaVersionError):
         SQLiteStore(path)
+
+
+def test_from_1_to_2_speakers_and_cues_are_derived(path):
+    with SQLiteStore(path, clock=Clock()) as store:
+        store.put([Memory("Ana: I moved yesterday. And you?", id="a"), Memory("a cat", id="b")])
+        store.put([Memory("Ben: no", id="a")])
+        expected, version = store.entries(view=View()), [store.entries(view=View(as_of=Clock().now))]
+        store.save_snapshot("bm25", 3, b"old")
+    added = ("speaker", "event_at", "expires_at", "spoken_by", "cues")
+    raw(path, *(f"ALTER TABLE bodies DROP COLUMN {name}" for name in added))
+    raw(path, *(f"ALTER TABLE memories DROP COLUMN {name}" for name in added if name != "spoken_by"))
+    raw(path, "PRAGMA user_version = 1")
+    with SQLiteStore(path, clock=Clock()) as store:
+        assert store.entries(view=View()) == expected
+        assert [store.entries(view=View(as_of=Clock().now))] == version
+        assert {entry.id: (entry.speaker, entry.cues) for entry in expected} == {"a": ("ben", 0), "b": (None, 0)}
+        assert store.load_snapshot("bm25") is None
+        assert store.check() == []
 
 
 def test_a_failing_migration_changes_nothing(path):
@@ -157,7 +175,7 @@ def test_a_failing_migration_changes_nothing(path):
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("BEGIN IMMEDIATE")
         with pytest.raises(RuntimeError):
-            schema.prepare(conn, str(path), version=2, migrations={1: fail})
+            schema.prepare(conn, str(path), version=3, migrations={2: fail})
         conn.execute("ROLLBACK")
     with SQLiteStore(path) as store:
         assert store.check() == []

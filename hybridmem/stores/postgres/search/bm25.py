@@ -22,8 +22,7 @@ from hybridmem.stores.postgres.search.filters import restriction
 
 __all__ = ["ENTRY", "SPARE", "Bm25", "TermWeights", "by_score", "entry_of", "tied", "within"]
 
-_DERIVED = {"speaker": "NULL::text", "cues": "0", "event_at": "NULL::float8", "expires_at": "NULL::float8"}
-ENTRY = ", ".join(f"{_DERIVED[name]} AS {name}" if name in _DERIVED else f"m.{name}" for name in Entry._fields)
+ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
 """The columns of an Entry in `memories m`."""
 entry_of = partial(tuple.__new__, Entry)
 """`Entry._make` without its check of the length."""

@@ -22,6 +22,7 @@ from hybridmem.indexes.graph.activation import GraphSnapshot
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
+from hybridmem.text.cues import ASKS
 
 __all__ = ["LinkKinds", "ServerGraph", "neighbourhood", "thread_neighbours"]
 
@@ -31,7 +32,7 @@ Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 3
 """The column of an entry's id in `thread_neighbours`."""
-_PLAIN = Extra()
+_ASKS = f"(m.cues & {ASKS:d}) > 0 AS asks"
 _VISIBLE = "m.live AND m.status <> 'superseded'"
 
 
@@ -96,7 +97,7 @@ WITH RECURSIVE walk (id, hop) AS (
 ), near AS MATERIALIZED (SELECT id, min(hop) AS hop FROM walk GROUP BY id ORDER BY 2, 1 LIMIT {MOST}),
 inner_ AS MATERIALIZED (SELECT id FROM near WHERE hop < ?)
 SELECT 'n', NULL, NULL, NULL, NULL::float8, m.* FROM near CROSS JOIN LATERAL (
-  SELECT m.born, m.asks, {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
+  SELECT m.born, {_ASKS}, {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
 _EDGES = f"""
 SELECT 'e', e.*, {_NO_NODE} FROM inner_ i CROSS JOIN LATERAL (
   SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND {{end}} = i.id OFFSET 0) e"""
@@ -134,12 +135,12 @@ def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSetti
     more = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = ?)" for table in tables]) or "FALSE"
     parts = ["SELECT (SELECT more FROM more), w.* FROM w"]
     if settings.thread > 0:
-        both = [_along(*way, f"m.born, m.asks, {ENTRY}", "?") for way in _DIRECTIONS]
+        both = [_along(*way, f"m.born, {_ASKS}, {ENTRY}", "?") for way in _DIRECTIONS]
         parts += [f"SELECT (SELECT more FROM more), n.* FROM seeds w CROSS JOIN LATERAL ({found}) n" for found in both]
     return SQL(
         f"WITH more AS MATERIALIZED (SELECT {more} AS more), seeds AS MATERIALIZED (SELECT m.* FROM memories m "
         f"WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_VISIBLE}), "
-        f"w AS (SELECT m.born, m.asks, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
+        f"w AS (SELECT m.born, {_ASKS}, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
         (*[namespace] * len(tables), namespace, list(seeds), *[hops] * (len(parts) - 1)),
     )
 
@@ -186,7 +187,7 @@ def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapsh
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        entries.set(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+        entries.set_entry(id_, entry._replace(cues=ASKS if asks else 0), born, Extra(named, links))
     index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
