@@ -14,7 +14,7 @@ that the memory can answer, and gives the threshold that refuses at most 5 % of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -115,10 +115,14 @@ def calibrate(
     rate: float = 0.05,
     off_topic: Iterable[str | Case] = (),
 ) -> Calibration:
-    """Fit the threshold on questions this memory can answer; measure it on off-topic ones where you have them."""
+    """Fit the threshold on questions this memory can answer; measure it on off-topic ones where you have them.
+
+    Cases of `questions` that name no relevant id are left out: the memory cannot answer them.
+    """
     if not hasattr(memory, "_question"):
         validation.refuse("memory", memory, "a HybridMemory")
-    known = [_ask(memory, question) for question in validation.listed("questions", questions, "questions or cases")]
+    given = validation.listed("questions", questions, "questions or cases")
+    known = [_ask(memory, question) for question in given if isinstance(question, str) or _answerable(question)]
     limit = threshold(known, rate=rate)
     strange = [_ask(memory, question) for question in validation.listed("off_topic", off_topic, "questions or cases")]
     return Calibration(
@@ -127,6 +131,12 @@ def calibrate(
         questions=len(known),
         refused=_below(known, limit),
         off_topic=_below(strange, limit) if strange else None,
+    )
+
+
+def _answerable(case: Case) -> bool:
+    return not isinstance(getattr(case, "relevant", None), Mapping) or any(
+        grade > 0 for grade in case.relevant.values()
     )
 
 
