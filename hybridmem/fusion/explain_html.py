@@ -52,7 +52,7 @@ background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px
 .hm summary{cursor:pointer;color:var(--dim);font-size:12px}
 .hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:0 8px;
 align-items:baseline;padding:2px 0}
-.hm-parts .hm-swatch{align-self:center}
+.hm-parts .hm-swatch{align-self:start;margin-top:5px}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}
 .hm-parts em{font-style:normal;color:var(--dim);overflow-wrap:anywhere}
 .hm-left li{padding:2px 0;overflow-wrap:anywhere}
