@@ -26,6 +26,7 @@ class Lru:
         self._lock = guard(Lock())
 
     def get(self, key: bytes) -> Vector | None:
+        """The vector of a text, or None."""
         with self._lock:
             row = self._rows.get(key)
             if row is not None:
@@ -33,6 +34,7 @@ class Lru:
             return row
 
     def put(self, key: bytes, row: Vector) -> None:
+        """Keep a vector; the least recently used one is dropped when the cache is full."""
         with self._lock:
             self._rows[key] = row
             while len(self._rows) > self.size:
@@ -40,7 +42,7 @@ class Lru:
 
 
 def text_key(text: str) -> bytes:
-    """What a text is remembered by."""
+    """The cache key of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -62,23 +64,26 @@ class Plan:
                 self._known[key] = row
 
     def batches(self, size: int) -> Iterator[list[str]]:
+        """The texts without a vector, in batches."""
         texts = list(self._missing.values())
         for start in range(0, len(texts), size):
             yield texts[start : start + size]
 
     def store(self, batch: list[str], rows: Vector) -> None:
+        """Take the vectors of a batch, here and in the cache."""
         for text, row in zip(batch, rows, strict=True):
             key = text_key(text)
             self._known[key] = row
             self._cache.put(key, frozen(row.copy()))  # a copy: a view would keep the whole batch alive
 
     def rows(self, dim: int | None) -> Vector:
+        """The vectors of all texts in the order of the call."""
         if not self._keys:
             return np.zeros((0, dim or 0), dtype=np.float32)
         return np.stack([self._known[key] for key in self._keys])
 
 
 def frozen(row: Vector) -> Vector:
-    """The same row, which nobody can change any more."""
+    """The same row, read-only."""
     row.flags.writeable = False
     return row
