@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,8 @@ class SQLiteStore(SQLStore):
         busy_timeout: float = 5.0,
         synchronous: Synchronous = "full",
     ) -> None:
-        self.path = validation.file_path("path", path, "the name of a file, or ':memory:'")
+        name = validation.file_path("path", path, "the name of a file, or ':memory:'")
+        self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
         self._clock = clock
         self.pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
@@ -122,7 +124,7 @@ class SQLiteStore(SQLStore):
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the store to another file while it is in use; the copy appears complete or not at all."""
-        target = validation.file_path("path", path, "the name of a file to back up to")
+        target = os.path.abspath(validation.file_path("path", path, "the name of a file to back up to"))  # noqa: PTH100
         if Path(target).is_dir():
             raise ConfigError(f"cannot back up to {target!r}: name a file")
         with translated(target):
