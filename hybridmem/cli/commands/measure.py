@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, write_text
+from hybridmem.cli.commands.base import NOTHING, Command, open_memory
+from hybridmem.cli.output import Progress, print_json, write_text
 from hybridmem.core.protocols import View
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
 from hybridmem.fusion.recipes import load_recipe
 
@@ -29,8 +31,8 @@ def _read_cases(path: str) -> list[Case]:
     return load_cases(sys.stdin if path == "-" else path)
 
 
-def _read_questions(path: str) -> list[str]:
-    return load_questions(sys.stdin if path == "-" else path)
+def _read_questions(path: str, *, answerable: bool = False) -> list[str]:
+    return load_questions(sys.stdin if path == "-" else path, answerable=answerable)
 
 
 def _warn_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
@@ -53,6 +55,8 @@ def _eval_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("cases", help=CASES)
     sub.add_argument("--json", metavar="FILE", help="write the figures; - prints them instead of the table")
     sub.add_argument("--markdown", metavar="FILE", help="write the table; - prints it instead of the plain one")
+    sub.add_argument("--html", metavar="FILE", help="write one page with tables, plots and failed cases; - prints it")
+    sub.add_argument("--failures", type=int, default=5, metavar="N", help="failed cases to explain (5)")
     sub.add_argument("--plot", metavar="FILE", help="draw recall curves and categories (PNG, SVG or PDF)")
     sub.add_argument("--ks", type=_depths, default=None, metavar="K,K", help="depths to measure at (1,3,5,8,10,20)")
     sub.add_argument("--no-stages", action="store_true", help="leave out the ablation of each stage")
@@ -73,6 +77,8 @@ def _depths(text: str) -> tuple[int, ...]:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    if args.plot and find_spec("matplotlib") is None:  # fails before the run
+        raise MissingExtraError("plot", needs="matplotlib")
     cases = _read_cases(args.cases)
     for name in args.against:
         load_recipe(name)  # an unknown recipe fails before the run
@@ -81,16 +87,20 @@ def _eval(args: argparse.Namespace) -> int:
         _warn_unknown(memory, cases)
         systems: dict[str, Any] = {"": memory}
         for name in args.against:  # a memory of its own: a recipe may change the BM25 settings
-            other = stack.enter_context(open_memory(argparse.Namespace(**{**vars(args), "recipe": name})))
+            other = stack.enter_context(open_memory(args, recipe=name))
             systems[name] = System(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
-        report = evaluate(systems, cases, stages=not args.no_stages, progress=progress("asked"), **depths)
-    if "-" not in (args.json, args.markdown):
+        progress = stack.enter_context(Progress("queries"))
+        stages = not args.no_stages
+        report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
+    if "-" not in (args.json, args.markdown, args.html):
         print(report)
     if args.json:
         write_text(report.to_json(), args.json)
     if args.markdown:
         write_text(report.to_markdown(), args.markdown)
+    if args.html:
+        write_text(report.to_html(), args.html)
     if args.plot:
         report.plot(args.plot)
     return 0
@@ -124,7 +134,8 @@ def _tune(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         _warn_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
-        tuned = tune(memory, cases, progress=progress("tuning", rate=False), **how)
+        with Progress("tuning", rate=False) as progress:
+            tuned = tune(memory, cases, progress=progress, **how)
     if args.json:
         write_text(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
     shown = sys.stderr if args.json == "-" else sys.stdout
@@ -164,9 +175,9 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from hybridmem.memory.confidence import calibrate
+    from hybridmem.evaluation.calibration import calibrate
 
-    answerable = _read_questions(args.questions)
+    answerable = _read_questions(args.questions, answerable=True)
     unanswerable = _read_questions(args.off_topic) if args.off_topic else []
     with open_memory(args) as memory:
         fitted = calibrate(memory, answerable, rate=args.rate, off_topic=unanswerable)

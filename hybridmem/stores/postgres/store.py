@@ -100,7 +100,7 @@ class PostgresStore(SQLStore):
         self._router = Router(self._db, standby, read_your_writes=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False
-        self.aside = CallLimiter(pool_size).run
+        self.in_thread = CallLimiter(pool_size).run
         try:
             self._prepare()
         except BaseException:
@@ -187,7 +187,8 @@ class PostgresStore(SQLStore):
         wanted = Deriver.of(settings.analyzer, settings.graph)
         if settings.graph is None:
             wanted = replace(self._deriver, analyzer=settings.analyzer)
-        self._adopt(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, settings.b)))
+        b = B if settings.b is None else settings.b
+        self._adopt(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, b)))
 
     def _adopt(self, wanted: Deriver) -> None:
         record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
@@ -196,7 +197,7 @@ class PostgresStore(SQLStore):
                 maintenance.adopt(conn, wanted, self.path)
         self._deriver = wanted
 
-    def space(self, view: View, settings: IndexSettings, /) -> SearchView:
+    def search_view(self, view: View, settings: IndexSettings, /) -> SearchView:
         """The search view: in the server for the live view; local indexes for past views and superseded memories."""
         if view.as_of is not None or view.superseded:
             return LocalView(self, view, settings)
@@ -213,7 +214,7 @@ class PostgresStore(SQLStore):
             engine=self._deriver.lexical.searcher(view.namespace),
         )
 
-    def choose(self, *, view: View, filter: Any = None) -> Set[str]:
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, as a set that is read when it is first used; a search filters in the server."""
         check_view(view)
         condition = parse(filter)
@@ -243,7 +244,7 @@ class PostgresStore(SQLStore):
         """Build all derived rows again, for all clients, with other settings if given; returns how many memories."""
         deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
         engine = self._deriver.lexical.engine if lexical is None else lexical
-        curve = (K1, B) if settings is None else (settings.k1, settings.b)
+        curve = (K1, B) if settings is None else (settings.k1, B if settings.b is None else settings.b)
         deriver = replace(deriver, lexical=Lexical.of(engine, *curve))
         with self._db.write(alone=True) as conn:
             done = maintenance.rebuild(conn, deriver, progress)

@@ -60,7 +60,7 @@ class PostgresView:
     ) -> None:
         self._namespace, self._settings = namespace, settings
         self._run, self._run_both = run, run_both
-        self._bm25 = Bm25(namespace, settings.k1, settings.b)
+        self._bm25 = Bm25(namespace, settings.k1, 0.75 if settings.b is None else settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
         self._want_index, self._catch_up = want_index, catch_up
@@ -88,7 +88,7 @@ class PostgresView:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
+    def search_both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
         """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
         None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when
