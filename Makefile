@@ -1,4 +1,4 @@
-# Two commands do everything on a machine with Python 3.10+ and make:  make demo · make test
+# On a machine with Python 3.10+ and make, two commands set everything up:  make demo · make test
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -6,27 +6,28 @@ UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
 SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
 RIGOUR := tests/fusion tests/core/test_fanout.py
 
-unexport PYTHONDONTWRITEBYTECODE  # compiled once, every later import is quick
+unexport PYTHONDONTWRITEBYTECODE  # keep compiled bytecode: later imports are faster
 
 .PHONY: demo test coverage lint types bench quality docs browser clean help
 
-help:  ## this list
+help:  ## list these commands
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.demo  ## set up, install, and show ranked, explained results, offline
 	$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/.test $(VENV)/.wheel browser  ## set up, install the built wheel and run the whole suite
+test: browser $(VENV)/.test $(VENV)/.wheel  ## set up, install the built wheel and run the whole suite
 	$(BIN)/pytest -n 2 --dist loadgroup -q
 
-coverage: $(VENV)/.test $(VENV)/.wheel  ## the heart of the fusion, every line and branch
+coverage: $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion and of the fan-out
 	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
 
-lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff: style and format
+lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff (style and format) and import-linter (layers)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
-types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict
+types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict over the packages, tests/support and examples
 	$(BIN)/mypy
 
 bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs/benchmarks
@@ -40,9 +41,11 @@ docs: $(VENV)/.test $(VENV)/.wheel  ## run every code block of README and docs
 
 browser:  # the inspector and the pictures are tested in a real Chromium
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	  || echo "beyond PyPI this installs Chromium and chromedriver with apt-get, when run as root; otherwise nothing"
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q \
 	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium chromium-driver; } \
-	  || echo "no chromium and no way to install it: the browser tests will say so"
+	  || echo "Chromium is not installed and cannot be installed here: the browser tests will fail"
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), f"Python 3.10+ is needed, this is {sys.version}"'

@@ -1,4 +1,4 @@
-"""An agent remembers, corrects itself, and is asked what it knew: the same memory in both frameworks, offline."""
+"""One memory for an agent in both frameworks: save a fact, correct it, search as of a date. Runs offline."""
 
 import tempfile
 from datetime import datetime, timedelta, timezone
@@ -12,11 +12,11 @@ from llamaindex_hybridmem import FusionRetriever as LlamaIndexRetriever
 today = datetime(2026, 3, 1, tzinfo=timezone.utc)
 with (
     tempfile.TemporaryDirectory() as folder,
-    HybridMemory(Path(folder) / "agent.db", clock=lambda: today.timestamp()) as memory,  # noqa: PLW0108  today moves
+    HybridMemory(Path(folder) / "agent.db", clock=lambda: today.timestamp()) as memory,  # noqa: PLW0108  `today` changes below
 ):
     ana = memory.namespace("ana")
 
-    # March: the agent saves what it hears through its tool.
+    # March: the agent saves facts through its tool.
     search, save = memory_tools(memory, namespace="ana")
     save.invoke({"text": "Ana lives in Porto."})
     save.invoke({"text": "Ana's cat is called Pixel."})
@@ -30,7 +30,7 @@ with (
     print("May:     ", ana.search(question)[0].text)
     print("As of March:", ana.search(question, as_of=datetime(2026, 3, 2, tzinfo=timezone.utc))[0].text)
 
-    # The same answer through both frameworks, and through the agent's search tool.
+    # The same result through both frameworks and through the agent's search tool.
     chain = LangChainRetriever.from_memory(ana, k=1).invoke(question)
     engine = LlamaIndexRetriever.from_memory(ana, similarity_top_k=1).retrieve(question)
     print("LangChain: ", chain[0].page_content)
@@ -38,10 +38,10 @@ with (
     print("Tool:      ", str(search.invoke({"query": question})).splitlines()[0])
     assert chain[0].page_content == engine[0].get_content() == "Ana has moved to Lisbon."
 
-    # What happened to the old fact, and why it is not in the answer.
+    # The history of the old fact, and why it is not in the results.
     for version in ana.history(old.id):
         print("History:   ", version.memory.status, "-", version.memory.text)
     print("Why not?   ", ana.explain(question).why_not(old.id))
 
-    # Another user of the same file sees none of it.
+    # Another namespace of the same file sees none of these memories.
     assert memory.namespace("ben").search(question) == []

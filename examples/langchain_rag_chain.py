@@ -1,4 +1,4 @@
-"""A retrieval chain in LangChain's expression language that cites its sources. Offline: a scripted model answers."""
+"""A LangChain retrieval chain (LCEL) that cites its sources. Runs offline: a fake model gives a fixed answer."""
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding

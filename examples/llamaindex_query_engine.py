@@ -1,6 +1,6 @@
-"""A LlamaIndex query engine over fused retrievers: words and meaning, fresh first, every source explained.
+"""A LlamaIndex query engine over fused BM25 and vector retrievers, with a half-life and a receipt for every source.
 
-Runs offline: the embedding is a toy, the language model repeats what it was given. Put yours in their places.
+Runs offline: the embedding counts words and the language model repeats its prompt. Replace both with your own.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.response.schema import StreamingResponse
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.query_engine import RetrieverQueryEngine
@@ -54,7 +55,7 @@ retriever = FusionRetriever(
     },
     retriever_weights={"bm25": 0.6, "vector": 0.4},
     dedup=True,  # the best passage of each document
-    half_life=90,  # days: what is fresh counts more
+    half_life=90,  # days: recent documents score higher
     similarity_top_k=3,
 )
 engine = RetrieverQueryEngine.from_args(retriever, llm=MockLLM(max_tokens=8))
@@ -63,16 +64,22 @@ QUESTION = "When does the export job run?"
 response = engine.query(QUESTION)
 print(QUESTION)
 for source in response.source_nodes:
-    print(f"  {source.score:.3f}  {source.text}\n         {source.receipt}")
+    print(f"  {source.score:.3f}  {source.text}")
 assert response.source_nodes[0].node.ref_doc_id == "runbook-2024", "the fresh runbook comes first"
 
-print("\nIn async code, and as a stream, it is the same engine:")
+print("\nWhy this order?")
+for receipt in retriever.explain(QUESTION).receipts:
+    print(f"  {receipt}")
+
+print("\nThe same engine in async code and as a stream:")
 again = asyncio.run(engine.aquery(QUESTION))
 assert [n.node_id for n in again.source_nodes] == [n.node_id for n in response.source_nodes]
 streaming = RetrieverQueryEngine.from_args(retriever, llm=MockLLM(max_tokens=8), streaming=True)
-print("  " + "".join(streaming.query(QUESTION).response_gen)[:60])
+stream = streaming.query(QUESTION)
+assert isinstance(stream, StreamingResponse)
+print("  " + str(stream.get_response())[:60])
 
-print("\nIdentifiers are found by their letters:")
+print("\nIdentifiers are found literally:")
 best = retriever.retrieve("E0427", similarity_top_k=1)[0]
 print(f"  {best.text}")
 assert best.node.ref_doc_id == "incident"
@@ -81,5 +88,5 @@ print("\nWhy not the menu?")
 menu = next(node.node_id for node in nodes if node.ref_doc_id == "menu")
 print("  " + retriever.explain(QUESTION, similarity_top_k=2).why_not(menu))
 
-print("\nAs a tool, an agent's words are the query:")
+print("\nAs a tool for an agent:")
 print("  " + str(retriever.as_tool(name="runbooks").call(input="restart export job").raw_input))

@@ -1,4 +1,4 @@
-"""From LangChain's EnsembleRetriever in two steps: change the import, then use what is new. Offline."""
+"""Replace LangChain's EnsembleRetriever in two steps: change the import, then use the new options. Runs offline."""
 
 import time
 import zlib
@@ -7,14 +7,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from langchain_hybridmem import BM25Retriever
-
-try:
-    from langchain_classic.retrievers import EnsembleRetriever as Before
-except ImportError:  # the old package is not needed any more
-    Before = None
+from langchain_hybridmem import BM25Retriever, FusionRetriever
 from langchain_hybridmem import EnsembleRetriever as After
-from langchain_hybridmem import FusionRetriever
 
 
 class Buckets(Embeddings):
@@ -48,22 +42,27 @@ vector = store.as_retriever(search_kwargs={"k": 4})
 question = "When do deploys go out?"
 
 # Step 1: the same code with another import. The same documents come back in the same order.
-settings = {"retrievers": [bm25, vector], "weights": [0.5, 0.5]}
-after = After(**settings).invoke(question)
-if Before is not None:
-    assert after == Before(**settings).invoke(question)
+ensemble = After(retrievers=[bm25, vector], weights=[0.5, 0.5])
+after = ensemble.invoke(question)
+try:
+    from langchain_classic.retrievers import EnsembleRetriever as Before
+except ImportError:  # the old package is no longer needed
+    pass
+else:
+    assert after == Before(retrievers=[bm25, vector], weights=[0.5, 0.5]).invoke(question)
 print("Drop-in, same order:")
 for document in after:
     print("  ", document.page_content)
 
-# What it could never do: k and filter where they are needed, and scores.
-assert After(**settings).invoke(question, k=2) == after[:2]
-scored = After(**settings, with_scores=True).invoke(question, filter={"source_id": "wiki/deploys"})
+# New: k and filter at call time, and scores.
+assert ensemble.invoke(question, k=2) == after[:2]
+with_scores = After(retrievers=[bm25, vector], weights=[0.5, 0.5], with_scores=True)
+scored = with_scores.invoke(question, filter={"source_id": "wiki/deploys"})
 print("\nFiltered, with scores:")
 for document in scored:
     print(f"   {document.metadata['score']:.4f}", document.page_content)
 
-# Step 2: the native class. Gates, one chunk a source, fresh before stale, and a receipt for every result.
+# Step 2: the native class: gates, one chunk per source, a boost for recent documents, a receipt for every result.
 retriever = FusionRetriever(
     retrievers={"bm25": bm25, "vector": vector},
     weights={"bm25": 0.6, "vector": 0.4},
@@ -78,9 +77,9 @@ for document in found:
     print(f"   {document.metadata['score']:.3f}", document.page_content)
 assert found[0].page_content == "Since May, deploys go out every day."
 
-told = retriever.explain(question)
-print("\nWhy?", told.receipts[0], sep="\n   ")
+explanation = retriever.explain(question)
+print("\nWhy?", explanation.receipts[0], sep="\n   ")
 print("Why not?")
 for name in ("approvals", "lunch", "ticket"):
-    print("  ", told.why_not(name))
-assert told.why_not("approvals") == "approvals: dedup: collapsed into tuesdays of source wiki/deploys"
+    print("  ", explanation.why_not(name))
+assert explanation.why_not("approvals") == "approvals: dedup: collapsed into tuesdays of source wiki/deploys"

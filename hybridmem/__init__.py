@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybridmem.core.types import ArmList, Context, Edge, Memory, Ranking
+    from hybridmem.core.types import ArmList, Edge, Memory, Ranking
     from hybridmem.fusion.explain import Explanation, Receipt
     from hybridmem.fusion.recipe import Fusion, weighted_rrf
     from hybridmem.fusion.recipes import load_recipe, save_recipe
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Spread,
         Substance,
     )
+    from hybridmem.fusion.stages.base import Context
     from hybridmem.indexes.graph.index import GraphSettings
     from hybridmem.memory.memory import HybridMemory
     from hybridmem.memory.results import Result
@@ -38,7 +39,7 @@ _HOME = {
     "ArmList": "core.types",
     "Competition": "fusion.stages",
     "Conflicts": "fusion.stages",
-    "Context": "core.types",
+    "Context": "fusion.stages.base",
     "Diversity": "fusion.stages",
     "Edge": "core.types",
     "Explanation": "fusion.explain",

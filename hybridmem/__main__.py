@@ -1,4 +1,4 @@
-"""`python -m hybridmem …`: the command line, where the `hybridmem` command is not on the path."""
+"""`python -m hybridmem`: the command line, for environments where the `hybridmem` script is not on PATH."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from hybridmem.core.fanout import Pace, in_thread
+from hybridmem.core.fanout import Latency, in_thread
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
 from langchain_hybridmem._conversion import with_metadata
@@ -218,7 +218,7 @@ class Arm:
     place: int
     runnable: Any
     keywords: frozenset[str]
-    pace: Pace = field(default_factory=Pace, compare=False)
+    latency: Latency = field(default_factory=Latency, compare=False)
 
     def request(self, text: str, query: ArmQuery, config: RunnableConfig) -> ArmRequest:
         """How to ask this arm, and how to read its answer."""
@@ -238,7 +238,7 @@ class Arm:
         call = _Call(runnable, config, keywords)
         can_deepen = "k" in self.keywords and "k" not in query.search_kwargs
         read = partial(_hits, arm=self.name, check=check, marked=marked)
-        return ArmRequest(partial(call.now, text), partial(call.later, text), read, can_deepen, self.pace)
+        return ArmRequest(partial(call.now, text), partial(call.later, text), read, can_deepen, self.latency)
 
     def _ask_retriever(
         self, inner: Any, query: ArmQuery, known: frozenset[str]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 
-from hybridmem.core.fanout import Job, OnError, Outcome, arun, run, settle
+from hybridmem.core.fanout import Job, OnError, Outcome, apply_policy, arun, run
 from hybridmem.core.types import ArmList, Ranking
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
@@ -153,7 +153,7 @@ def _settle(outcomes: Sequence[Outcome], on_error: OnError, *, wrap: bool = True
     for outcome in outcomes:
         if isinstance(outcome.error, ConfigError):
             raise outcome.error
-    return settle(outcomes, on_error=on_error, wrap=wrap)
+    return apply_policy(outcomes, on_error=on_error, wrap=wrap)
 
 
 def _read(

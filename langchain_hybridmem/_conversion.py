@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from hybridmem.core.times import epoch, iso, moment
+from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
 
 __all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
@@ -141,7 +141,7 @@ def to_memory(document: Document, /) -> Memory:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
     for name in ("created_at", "updated_at", "last_accessed"):
         if name in given:
-            given[name] = moment(given[name])
+            given[name] = as_datetime(given[name])
     return Memory(document.page_content, id=document.id or "", metadata=rest, **given)
 
 

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import PrivateAttr, model_validator
 
-from hybridmem.core.fanout import Job, Outcome, arun, check_policy, run, settle
+from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, check_policy, run
 from hybridmem.errors import ConfigError
 from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
@@ -178,7 +178,7 @@ class EnsembleRetriever(ParentRetriever):
         return [arm.request(wish, own) for arm, own in zip(arms_of(self.retrievers), configs, strict=True)]
 
     def _fused(self, outcomes: Sequence[Outcome], requests: Sequence[Request], k: int | None) -> list[Document]:
-        settle(outcomes, on_error=self.on_error, wrap=False)
+        apply_policy(outcomes, on_error=self.on_error, wrap=False)
         lists: list[list[Document]] = []
         for (name, value, error, _), request in zip(outcomes, requests, strict=True):
             if error is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_index.core.schema import NodeWithScore
 
-from hybridmem.core.fanout import OnError, Outcome, settle
+from hybridmem.core.fanout import OnError, Outcome, apply_policy
 from hybridmem.errors import ArmError
 from llamaindex_hybridmem._results import FusedNode
 
@@ -47,7 +47,7 @@ def settled(outcomes: Sequence[Outcome], /, *, on_error: OnError, wrap: bool) ->
         for outcome in clear:
             if isinstance(outcome.error, ArmError):
                 raise outcome.error
-    return settle(clear, on_error=on_error, wrap=wrap)
+    return apply_policy(clear, on_error=on_error, wrap=wrap)
 
 
 def _clear(outcome: Outcome) -> Outcome:

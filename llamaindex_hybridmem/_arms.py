@@ -17,7 +17,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters, VectorStoreQueryMode
 
-from hybridmem.core.fanout import INLINE_BELOW, Job, Pace
+from hybridmem.core.fanout import INLINE_BELOW, Job, Latency
 from hybridmem.errors import ConfigError
 from hybridmem.filters.predicate import compile_predicate
 from llamaindex_hybridmem._conversion import node_source, node_text
@@ -41,7 +41,7 @@ _INLINE = INLINE_BELOW / 0.001
 """Scales our millisecond to the fan-out's bound."""
 
 
-class ArmPace(Pace):
+class ArmPace(Latency):
     """How long an arm keeps the processor, unless it plainly waits: that decides whether it gets a thread.
 
     Under Python's lock a thread brings nothing to an arm that computes for less than a millisecond, and LlamaIndex's

@@ -16,7 +16,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 
-from hybridmem.core.times import epoch, iso, moment
+from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import ArmList, Memory
 from llamaindex_hybridmem._results import notes_of
 
@@ -121,7 +121,7 @@ def to_memory(node: BaseNode, /) -> Memory:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
     for name in ("created_at", "updated_at", "last_accessed"):
         if name in given:
-            given[name] = moment(given[name])
+            given[name] = as_datetime(given[name])
     given.setdefault("source_id", node_source(node))
     return Memory(node_text(node), id=node.id_, metadata=rest, **given)
 

@@ -1,4 +1,4 @@
-"""`hybridmem …` on the command line: add, import, search, measure, tune and look after a memory."""
+"""The `hybridmem` command: its parser, its exit codes and the handling of errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ __all__ = ["build_parser", "main"]
 
 DEFAULT_PATH = "memory.db"
 EXIT_ERROR = 1
-EXIT_NOTHING = 3
 EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
@@ -30,14 +29,14 @@ examples:
   hybridmem tune cases.jsonl -o recipe.json
   hybridmem inspect
 
-The memory is the file memory.db here, or what --memory or HYBRIDMEM says: a file, a folder of Markdown notes, or a
-postgresql:// address. Exit codes: 0 done, 1 an error (told on stderr), 2 wrong usage, 3 nothing found or refused,
-130 interrupted.
+The memory is the file memory.db in the current folder, or the value of --memory or HYBRIDMEM: a file, a folder of
+Markdown notes, or a postgresql:// address. Exit codes: 0 success, 1 error (message on stderr), 2 wrong usage, 3 no
+results or refused, 130 interrupted.
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The argument parser with every command."""
     parser = argparse.ArgumentParser(
         prog="hybridmem",
         description="Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.",
@@ -66,20 +65,20 @@ def _memory_options(sub: argparse.ArgumentParser) -> None:
     group = sub.add_argument_group("the memory")
     where = os.environ.get("HYBRIDMEM", DEFAULT_PATH)
     group.add_argument("-m", "--memory", default=where, metavar="PATH", help=f"file, folder or address ({where})")
-    group.add_argument("-n", "--namespace", default="", metavar="NAME", help="whose memory (the unnamed one)")
+    group.add_argument("-n", "--namespace", default="", metavar="NAME", help="namespace to use (the default namespace)")
     group.add_argument(
         "--embedder",
         default="auto",
         choices=("auto", "local", "none"),
-        help="local: the offline embedder; none: words and graph alone; auto: local where it is installed",
+        help="local: the offline embedder; none: BM25 and graph only; auto: local if it is installed",
     )
-    group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="how to rank (default)")
+    group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="recipe for ranking (default)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code."""
+    """Run one command and return its exit code."""
     args = build_parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show every letter shows its number
+    if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal cannot encode are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
@@ -93,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        start = "\n" if sys.stderr.isatty() else ""  # below the bar that was being drawn
-        print(f"{start}hybridmem: interrupted; what was reported as done is kept", file=sys.stderr)
+        start = "\n" if sys.stderr.isatty() else ""  # below the progress bar
+        print(f"{start}hybridmem: interrupted; everything reported as done is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         print(f"hybridmem: {error}", file=sys.stderr)

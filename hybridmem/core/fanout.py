@@ -19,15 +19,15 @@ __all__ = [
     "Job",
     "OnError",
     "Outcome",
-    "Pace",
+    "Latency",
     "adrive",
     "arun",
     "check_policy",
     "drive",
     "in_thread",
-    "only",
+    "run_one",
     "run",
-    "settle",
+    "apply_policy",
 ]
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ IDLE_SECONDS = 5.0
 HICCUP = 0.0001
 
 
-class Pace:
+class Latency:
     """How long an arm usually takes. Unknown arms count as slow; one slow call of a quick arm does not make it slow."""
 
     __slots__ = ("seconds",)
@@ -64,7 +64,7 @@ class Job(NamedTuple):
     call: Callable[[], Any]
     acall: Callable[[], Awaitable[Any]] | None = None
     timeout: float | None = None
-    pace: Pace | None = None
+    latency: Latency | None = None
 
 
 class Outcome(NamedTuple):
@@ -226,12 +226,12 @@ def run(
     Quick arms (usually done within `inline_below` seconds) run in the caller's thread while the pool runs the others;
     `limit=1` runs all of them there, in order. Contexts are copied into threads, so that spans and parent runs are
     kept. A job that exceeds its timeout goes on unseen in its thread. With `on_error="raise"` the first failure ends
-    the fan-out: the list then holds what was done so far, and `settle` raises it.
+    the fan-out: the list then holds what was done so far, and `apply_policy` raises it.
     """
     unlimited = all(job.timeout is None for job in jobs)
     if unlimited and (limit == 1 or len(jobs) == 1):
         return _in_order(jobs, on_error)
-    quick = [job.timeout is None and job.pace is not None and job.pace.seconds < inline_below for job in jobs]
+    quick = [job.timeout is None and job.latency is not None and job.latency.seconds < inline_below for job in jobs]
     if all(quick):
         return _in_order(jobs, on_error)
     gathering = _Gathering(jobs, [i for i, fast in enumerate(quick) if not fast], limit)
@@ -262,8 +262,8 @@ def _timed(job: Job) -> Outcome:
     except Exception as error:  # noqa: BLE001  the policy decides later
         return Outcome(job.name, error=error, seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
-    if job.pace is not None:
-        job.pace.took(seconds)
+    if job.latency is not None:
+        job.latency.took(seconds)
     return Outcome(job.name, value, seconds=seconds)
 
 
@@ -455,7 +455,7 @@ async def adrive(steps: Steps[T], /, *, limit: int | None = None, on_error: OnEr
 # --- failures
 
 
-def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap: bool = True) -> dict[str, str]:
+def apply_policy(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap: bool = True) -> dict[str, str]:
     """Apply the failure policy: raise the first error, or return the reason for each skipped arm.
 
     Raising wraps the original in an `ArmError` that names the arm and keeps it as `__cause__`; `wrap=False` raises
@@ -473,10 +473,10 @@ def settle(outcomes: Sequence[Outcome], /, *, on_error: OnError = "raise", wrap:
     return {name: _reason(error) for name, error in failed}
 
 
-def only(job: Job, /) -> Any:
+def run_one(job: Job, /) -> Any:
     """The value of one arm, run in the caller's thread; its failure is an `ArmError`."""
     outcome = _timed(job)
-    settle([outcome])
+    apply_policy([outcome])
     return outcome.value
 
 

@@ -1,13 +1,13 @@
-"""Forking while threads work: a child must find no lock held by a thread that it does not have.
+"""Fork safety: locks that are acquired around `os.fork`, so that a child never inherits a locked lock.
 
 ```
-before the fork      take every guarded lock, all or none, so that nothing is half done; stores close their connections
-after, in the parent give them back
-after, in the child  the same; what could not be had in time is freed, and `torn()` tells it from then on
+before the fork      acquire every guarded lock, all or none; stores close their connections
+after, in the parent release them
+after, in the child  release them; locks that were not free in time are reinitialised, and `interrupted()` is True
 ```
 
-SQLite keeps its file locks by process and file, also for connections that a child opens later: a child must not inherit
-an open connection. So a guarded thing is a lock, or anything that is taken and given back like one.
+SQLite keeps its file locks per process and file, also for connections that a child opens later, so a child must not
+inherit an open connection. A guarded object is a lock, or any object with `acquire` and `release`.
 """
 
 from __future__ import annotations
@@ -19,75 +19,75 @@ import time
 import weakref
 from typing import Any, TypeVar
 
-__all__ = ["guard", "torn"]
+__all__ = ["guard", "interrupted"]
 
 L = TypeVar("L")
 PATIENCE = 5.0
-"""Seconds that a fork waits for threads to come to an end of what they are at."""
+"""Seconds that a fork waits for the guarded locks."""
 
 _guarded: weakref.WeakSet[Any] = weakref.WeakSet()
-_growing = threading.Lock()
-"""Held while the set is added to or read: always for a moment, and never while another lock is waited for."""
+_set_lock = threading.Lock()
+"""Protects the set; held briefly, and never while waiting for another lock."""
 _taken: list[Any] = []
 _missed: list[Any] = []
-_torn_in: list[int] = []
+_interrupted_in: list[int] = []
 
 
 def guard(lock: L, /) -> L:
-    """The same lock, from now on taken around every fork."""
-    with _growing:
+    """Register a lock to be acquired around every fork, and return it."""
+    with _set_lock:
         _guarded.add(lock)
     return lock
 
 
-def torn() -> bool:
-    """Whether this process was forked in the middle of something, so that nothing may be trusted."""
-    return bool(_torn_in) and _torn_in[0] == os.getpid()
+def interrupted() -> bool:
+    """Whether this process was forked during another thread's critical section; guarded state may be inconsistent."""
+    return bool(_interrupted_in) and _interrupted_in[0] == os.getpid()
 
 
-def _everything() -> list[Any]:
-    with _growing:
+def _all_guarded() -> list[Any]:
+    with _set_lock:
         return list(_guarded)
 
 
 def _before() -> None:
-    """Take everything at one moment: never wait for one while holding another."""
+    """Acquire all locks without ever waiting for one while holding another, which could deadlock."""
     deadline = time.monotonic() + PATIENCE
-    while not _take_all():
+    while not _acquire_all():
         if time.monotonic() > deadline:
-            _missed.extend(_everything())
+            _missed.extend(_all_guarded())
             break
-        time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - not a secret
-    _growing.acquire()
+        time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - not cryptographic
+    _set_lock.acquire()
 
 
-def _take_all() -> bool:
-    for lock in _everything():
+def _acquire_all() -> bool:
+    for lock in _all_guarded():
         if not lock.acquire(blocking=False):
-            _give_back()
+            _release_all()
             return False
         _taken.append(lock)
     return True
 
 
-def _give_back() -> None:
+def _release_all() -> None:
     while _taken:
         _taken.pop().release()
 
 
 def _in_parent() -> None:
-    _growing.release()
+    _set_lock.release()
     _missed.clear()
-    _give_back()
+    _release_all()
 
 
 def _in_child() -> None:
-    _growing.release()
-    _give_back()
+    _set_lock.release()
+    _release_all()
     if _missed:
-        _torn_in[:] = [os.getpid()]
+        _interrupted_in[:] = [os.getpid()]
         for lock in _missed:
-            lock._at_fork_reinit()  # noqa: SLF001 - what threading itself calls here
+            lock._at_fork_reinit()  # noqa: SLF001 - the threading module calls it here too
         _missed.clear()
 
 

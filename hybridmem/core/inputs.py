@@ -1,4 +1,4 @@
-"""What a memory can be told: a text, a Memory or a dict, with more fields beside it."""
+"""Conversion of user input (a text, a Memory or a dict, plus fields) into Memory objects."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 
-__all__ = ["Content", "as_memories", "as_memory", "changed"]
+__all__ = ["Content", "as_memories", "as_memory", "with_changes"]
 
 Content = str | Memory | Mapping[str, Any]
 _FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
 
 
 def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
-    """A Memory from a text, a dict or a Memory, with more fields; unknown ones are refused with the known ones."""
+    """Return a Memory from a text, a dict or a Memory, with more fields; an unknown field raises ConfigError."""
     if isinstance(content, Memory):
         given: dict[str, Any] = dict(fields)
     elif isinstance(content, str):
@@ -24,32 +24,32 @@ def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
     elif isinstance(content, Mapping):
         given = {**content, **fields}
     else:
-        raise ConfigError(f"cannot remember a {type(content).__name__}: give a text, a Memory or a dict")
+        raise ConfigError(f"content of type {type(content).__name__} is not allowed: a text, a Memory or a dict")
     for name in given:
         if name not in _FIELDS:
-            raise ConfigError(f"a memory has no field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
+            raise ConfigError(f"unknown field {name!r}: put it into metadata, or use {', '.join(_FIELDS)}")
     for name in ("tags", "entities"):
         if name in given:
             given[name] = _words(given[name], name)
     if isinstance(content, Memory):
         return dataclasses.replace(content, **given)
     if "text" not in given:
-        raise ConfigError(f"a memory needs a 'text': got only {', '.join(given) or 'nothing'}")
+        raise ConfigError(f"a memory needs a 'text'; given: {', '.join(given) or 'nothing'}")
     return Memory(**given)
 
 
 def as_memories(contents: Iterable[Content], /) -> Iterator[Memory]:
-    """Many at once; one text or dict alone is a mistake, not a list of its letters or keys."""
+    """Yield a Memory for each item; a single text or dict is refused instead of iterated."""
     if isinstance(contents, str | Mapping | Memory) or not isinstance(contents, Iterable):
         raise ConfigError(f"add_many takes a list of texts, memories or dicts, not {contents!r}: add takes one")
     return (as_memory(content, {}) for content in contents)
 
 
-def changed(memory: Memory, changes: Mapping[str, Any], /) -> Memory:
-    """A memory with some fields changed, updated when it is written; its name stays."""
+def with_changes(memory: Memory, changes: Mapping[str, Any], /) -> Memory:
+    """Return a copy with some fields changed and `updated_at` cleared; id and namespace cannot change."""
     for name in ("id", "namespace"):
         if name in changes:
-            raise ConfigError(f"{name} = {changes[name]!r} is not allowed: a memory keeps its {name}")
+            raise ConfigError(f"{name} = {changes[name]!r} is not allowed: the {name} of a memory cannot change")
     return as_memory(dataclasses.replace(memory, updated_at=None), changes)
 
 

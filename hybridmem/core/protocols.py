@@ -1,4 +1,4 @@
-"""What every index can do: follow changes, search, be written down and read back."""
+"""Protocols of stores and indexes, and the values they exchange: views, changes, versions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 from hybridmem.core.types import Edge, Entry, Hits, Memory
 
-__all__ = ["Change", "Changed", "Index", "Progress", "Store", "Version", "View"]
+__all__ = ["Change", "Index", "Progress", "Store", "Version", "View", "WriteConflict"]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
 Progress = Callable[[int, int | None], None]
-"""Called with (done, total); total is None when it is not known."""
+"""Called with (done, total); total is None when unknown."""
 
 
 class View(NamedTuple):
-    """Which memories are visible: one namespace, now or as of a moment, with or without the superseded ones."""
+    """Which memories are visible: one namespace, now or as of a time, with or without superseded memories."""
 
     namespace: str = ""
     as_of: float | None = None
@@ -26,7 +26,7 @@ class View(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One entry of a memory's history: what was written, when (epoch seconds), and whether it was a deletion."""
+    """One entry of a memory's history: its content, its time (epoch seconds), and whether it was a deletion."""
 
     seq: int
     at: float
@@ -34,16 +34,19 @@ class Version(NamedTuple):
     deleted: bool = False
 
 
-class Changed(Exception):  # noqa: N818 - not a failure: who wrote tries again
-    """A memory is not what a write was based on: nothing was written. `now` is what stands, None when it is gone."""
+class WriteConflict(Exception):  # noqa: N818 - a signal to retry, not an error that users see
+    """Raised by `Store.put(base=…)` when a memory changed since it was read; nothing was written.
 
-    def __init__(self, now: Memory | None, /) -> None:
+    `current` is the memory as it is now, None when it was deleted.
+    """
+
+    def __init__(self, current: Memory | None, /) -> None:
         super().__init__("the memory has changed since it was read")
-        self.now = now
+        self.current = current
 
 
 class Store(Protocol):
-    """The log of memories. Every write gets the next `seq`; nothing is rewritten out of the history.
+    """The append-only log of memories. Every write gets the next `seq`; updates and deletions are new versions.
 
     Writes are atomic per call and durable when the call returns. All methods are safe to call from any thread.
     """
@@ -59,10 +62,12 @@ class Store(Protocol):
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
-        """Add or update (same id) memories; give their ids. Empty ids are assigned. `supersedes` hides the old one.
+        """Add or update (same id) memories and return their ids; empty ids are assigned.
 
-        An update keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they
-        stood when they were read, every field is taken as it is, and `Changed` says that one has changed since.
+        `supersedes` hides the named memory.
+        An update keeps confidence, strength and access counts that have their default value (1.0, 0, None). With
+        `base`, the memories as they were read, every field is written as given, and WriteConflict is raised when one
+        has changed since.
         """
         ...
 
@@ -88,14 +93,14 @@ class Store(Protocol):
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]: ...
     def namespaces(self) -> _list[str]: ...
     def last_seq(self) -> int:
-        """The newest seq of the whole store: one cheap read, so that an index knows whether it is behind."""
+        """The newest seq of the whole store. Cheap, because every search calls it."""
         ...
 
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
-        """The view's changes after `since`, oldest first. From 0: the state as it stands, without superseded steps.
+        """The view's changes after `since`, oldest first. From 0: the current state, one change per memory.
 
         `Change.memory` is None for a memory that left the view (deleted, or superseded and now hidden).
-        Vectors are read only when asked for.
+        Vectors are read only with `vectors=True`.
         """
         ...
 
@@ -116,12 +121,12 @@ class Store(Protocol):
 
 
 class Change(NamedTuple):
-    """One step of the log as an index sees it: a memory put (visible), gone (deleted or hidden), or an edge.
+    """One change of a view: a memory that is visible, a memory that left the view, or an edge.
 
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
     `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
-    `text_changed` is False when only vitals (strength, access) changed: a text index may skip it.
-    `born` is the seq of the memory's first version (0 when not told): an update does not move it within its thread.
+    `text_changed` is False when only strength or access counts changed: a text index may skip it.
+    `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     """
 
     seq: int
@@ -138,14 +143,14 @@ class Index(Protocol):
     """An index over one view of a store (one namespace, now or as of a time)."""
 
     watermark: int
-    """The seq of the last change it has applied; 0 for an empty index."""
+    """The seq of the last applied change; 0 for an empty index."""
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Take changes in order. Readers see all of a batch or nothing of it."""
+        """Apply changes in order. Concurrent readers see all of a batch or nothing of it."""
         ...
 
     def search(self, query: Any, /, *, k: int, allowed: Set[str] | None = None) -> Hits:
-        """The k best ids for the query (text, or a vector for vector indexes), among `allowed` when given."""
+        """The k best ids for the query (a text, or a vector for vector indexes), among `allowed` if given."""
         ...
 
     def __len__(self) -> int: ...

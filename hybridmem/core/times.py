@@ -1,4 +1,4 @@
-"""One place that reads times: anything a user may hold becomes epoch seconds (UTC), and back."""
+"""Conversion of datetimes, dates, ISO-8601 texts and epoch numbers to epoch seconds (UTC), and back."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-__all__ = ["epoch", "from_epoch", "iso", "moment"]
+__all__ = ["as_datetime", "epoch", "from_epoch", "iso"]
 
 _UTC = timezone.utc
 _ZERO = datetime(1970, 1, 1, tzinfo=_UTC)
 _fromtimestamp = datetime.fromtimestamp
 _ZERO_DAY = _ZERO.toordinal()
-_MILLISECONDS = 1e11  # as seconds this is the year 5138: a larger number can only be milliseconds
+_MILLISECONDS = 1e11  # as seconds this is the year 5138, so larger numbers are milliseconds
 _FIRST = float((date.min.toordinal() - _ZERO_DAY) * 86400)
 _END = float((date.max.toordinal() - _ZERO_DAY + 1) * 86400)
 _LAST = math.nextafter(_END, 0.0)
 
-# Written out, because `fromisoformat` reads different dialects on Python 3.10 and on 3.11+.
+# A pattern, because `fromisoformat` accepts different formats on Python 3.10 and on 3.11+.
 _ISO = re.compile(
     r"(\d{4})(-?)(\d\d)\2(\d\d)"
     r"(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?\s*([Zz]|[+-]\d\d(?::?\d\d)?)?)?",
@@ -57,10 +57,10 @@ def epoch(value: Any, /) -> float | None:  # noqa: PLR0911 - one return per kind
     return None
 
 
-def moment(value: Any, /) -> datetime | None:
-    """The same reading as an aware UTC datetime.
+def as_datetime(value: Any, /) -> datetime | None:
+    """The time as an aware UTC datetime; None if unreadable.
 
-    >>> moment("2024-05-01T12:00+02:00")
+    >>> as_datetime("2024-05-01T12:00+02:00")
     datetime.datetime(2024, 5, 1, 10, 0, tzinfo=datetime.timezone.utc)
     """
     seconds = epoch(value)
@@ -75,7 +75,7 @@ def from_epoch(seconds: float, /) -> datetime:
     """
     if 0 <= seconds < _END:
         return _fromtimestamp(seconds, _UTC)
-    return _ZERO + timedelta(seconds=seconds)  # before 1970: not every system's clock functions go there
+    return _ZERO + timedelta(seconds=seconds)  # before 1970, where some platforms fail
 
 
 def iso(seconds: float, /) -> str:
@@ -90,13 +90,13 @@ def iso(seconds: float, /) -> str:
 def _from_datetime(value: datetime) -> float | None:
     try:
         seconds = (value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)).timestamp()
-    except (OverflowError, ValueError):  # a year-1 or year-9999 time moved over the edge by its offset; pandas' NaT
+    except (OverflowError, ValueError):  # an offset moves it out of years 1-9999; pandas' NaT
         return None
     return _within(seconds) if value.microsecond else seconds if _FIRST <= seconds < _END else None
 
 
 def _within(seconds: float) -> float | None:
-    """Seconds of a year that exists; the last microseconds of 9999, which a float rounds up, are its last moment."""
+    """The seconds if they lie in years 1-9999; the last microseconds of 9999, which round up, become the last value."""
     if _FIRST <= seconds < _END:
         return seconds
     return _LAST if seconds == _END else None
@@ -109,7 +109,7 @@ def _from_number(value: float) -> float | None:
         return None
     if abs(seconds) > _MILLISECONDS:
         seconds /= 1000.0
-    return seconds if _FIRST <= seconds < _END else None  # NaN and infinities fail this too
+    return seconds if _FIRST <= seconds < _END else None  # NaN and infinities fail the comparison
 
 
 @lru_cache(maxsize=8192)
@@ -130,11 +130,11 @@ def _from_text(text: str) -> float | None:
     seconds = float(days * 86400 + clock - offset)
     if fraction is None:
         return seconds if _FIRST <= seconds < _END else None
-    return _within(seconds + int(fraction[:6].ljust(6, "0")) / 1e6)  # microseconds, as datetime holds
+    return _within(seconds + int(fraction[:6].ljust(6, "0")) / 1e6)  # microseconds, the precision of datetime
 
 
 def _clock_seconds(hour: int, minute: int, second: int) -> int | None:
-    if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - the clock's own numbers
+    if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - limits of a clock
         return None
     return hour * 3600 + minute * 60 + second
 

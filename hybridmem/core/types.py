@@ -1,19 +1,15 @@
-"""The values that flow: memories in, hits from an index, lists into a fusion, a ranking out of it."""
+"""Value types: memories, edges, entries, hits of an index, arm lists, rankings; protocols of readers and graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from hybridmem.fusion.explain import Trace
+from typing import Any, Literal, NamedTuple, Protocol
 
 __all__ = [
     "Activation",
     "ArmList",
-    "Context",
     "Edge",
     "Entry",
     "Graph",
@@ -21,7 +17,6 @@ __all__ = [
     "Memory",
     "Ranking",
     "Reader",
-    "Stage",
     "Status",
 ]
 
@@ -30,10 +25,10 @@ Status = Literal["active", "superseded", "contradicted"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One remembered thing. Every field but `text` is optional.
+    """One stored memory. Every field but `text` is optional.
 
-    `source_id` names the document this is a chunk of: only the best chunk of a document is returned.
-    `thread` names the conversation it was said in: neighbours there remind of each other and are never collapsed.
+    `source_id`: the document this is a chunk of; search returns only the best chunk of a document.
+    `thread`: the conversation it belongs to; neighbours in a thread activate each other and are never collapsed.
 
     >>> Memory("Ana moved to Lisbon", subject="ana", tags=("home",)).status
     'active'
@@ -62,12 +57,12 @@ class Memory:
 
     @property
     def embedded(self) -> str:
-        """What an embedder sees: the title, where there is one, and the text."""
+        """The text that is embedded: the title, if there is one, and the text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 
 class Edge(NamedTuple):
-    """A link between two memories of one namespace; walked both ways."""
+    """A link between two memories of one namespace; traversed in both directions."""
 
     a: str
     b: str
@@ -76,7 +71,7 @@ class Edge(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What ranking needs to know of a memory, without its text. Times are epoch seconds (UTC)."""
+    """The fields of a memory that ranking needs, without its text. Times are epoch seconds (UTC)."""
 
     id: str
     source_id: str | None = None
@@ -89,20 +84,20 @@ class Entry(NamedTuple):
     access_count: int = 0
     last_accessed: float | None = None
     words: int | None = None
-    """The length of the text; None: not counted."""
+    """Number of words of the text; None: not counted."""
 
 
 class Hits(NamedTuple):
-    """What an index answers: ids and raw scores of equal length, best first. No padding: only real matches."""
+    """Hits of an index: ids and raw scores of equal length, best first. Only real matches, no padding."""
 
     ids: list[str]
     scores: list[float]
 
 
 class ArmList(NamedTuple):
-    """One arm's answer on its way into a fusion: items best first, with raw scores where the arm has them.
+    """Ranked list of one arm, input of a fusion: items best first, with raw scores where the arm has them.
 
-    `items` are whatever the caller ranks (documents, nodes, entries): only the `Reader` looks inside.
+    `items` are the objects to rank (documents, nodes, entries); only the `Reader` reads their fields.
     `notes` maps a key to a line for its receipt, such as a graph path.
     """
 
@@ -111,13 +106,13 @@ class ArmList(NamedTuple):
     scores: Sequence[float] | None = None
     notes: Mapping[str, str] | None = None
     skipped: str | None = None
-    """Why this arm brought nothing, when it failed or timed out and the policy was to go on."""
+    """Why the arm was skipped (it failed or timed out and the policy is "skip"); None: it was not."""
     known: Mapping[str, float] | None = None
     """Raw scores of candidates that this arm did not list but can score, for recipes with `complete=True`."""
 
 
 class Ranking(NamedTuple):
-    """A ranked list in columns, best first. Stages take one and give a new one; nobody changes one in place."""
+    """A ranked list in columns, best first. A stage returns a new one and never changes its input."""
 
     keys: list[str]
     items: list[Any]
@@ -125,73 +120,52 @@ class Ranking(NamedTuple):
 
 
 class Reader(Protocol):
-    """How a fusion looks inside the items it ranks: one column of many items at a time."""
+    """Access to the fields of ranked items, one column of many items at a time."""
 
     def keys(self, items: Sequence[Any], /) -> list[str]:
-        """The identity of each item: equal keys are the same result."""
+        """The identity of each item: items with equal keys are the same result."""
         ...
 
     def column(self, items: Sequence[Any], name: str, /) -> list[Any]:
         """One field of each item, None where it has none.
 
-        Names that stages ask for: text, source_id, thread, created_at, updated_at, status, strength, confidence,
+        Names that stages use: text, source_id, thread, created_at, updated_at, status, strength, confidence,
         access_count, last_accessed, vector; any other name is looked up in the item's metadata.
         """
         ...
 
 
 class Activation(NamedTuple):
-    """What spreading brought to one memory: how much, over how many hops, and along which path from its seed."""
+    """Activation of one memory: its value, the number of hops, and the path from its seed."""
 
     value: float
     hops: int
     path: tuple[str, ...]
-    """Keys and edge labels in turn: ("m12", "entity Lisbon", "m40")."""
+    """Keys and edge labels alternate: ("m12", "entity Lisbon", "m40")."""
 
 
 class Graph(Protocol):
-    """A still picture of who reminds of whom, so that a fusion over it stays a pure function."""
+    """An immutable snapshot of the graph, so that a fusion over it is a pure function."""
 
     def spread(
         self, seeds: Mapping[str, float], /, *, hops: int = 2, decay: float = 0.5, include_seeds: bool = False
     ) -> Mapping[str, float]:
-        """What each neighbour receives: the best over paths of seed · Π(edge weight · decay).
+        """Activation of each neighbour: the maximum over paths of seed · Π(edge weight · decay).
 
-        A seed is in the result only with `include_seeds`, and then with what OTHER seeds bring to it.
+        A seed is in the result only with `include_seeds`, with the activation it receives from other seeds.
         """
         ...
 
     def paths(
         self, seeds: Mapping[str, float], targets: Sequence[str], /, *, hops: int = 2, decay: float = 0.5
     ) -> Mapping[str, Activation]:
-        """The winning path to each target: slower, for receipts only."""
+        """The path of highest activation to each target; slower than `spread`, used for receipts."""
         ...
 
     def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
-        """The k most activated keys, seeds (scaled so that the best is 1) among them: the graph as an arm."""
+        """The k keys of highest activation, seeds (scaled so that the best is 1) included: the graph as an arm."""
         ...
 
     def items(self, keys: Sequence[str], /) -> list[Any]:
-        """The items behind keys that no arm had found, so that a fusion can add them; None where unknown."""
+        """The items of keys that no arm returned, so that a fusion can add them; None where unknown."""
         ...
-
-
-@dataclass(slots=True)
-class Context:
-    """What every stage may know beside the ranking: the question, the clock, how to read items, the arms' lists."""
-
-    query: str
-    now: float
-    reader: Reader
-    lists: Sequence[ArmList] = ()
-    k: int | None = None
-    graph: Graph | None = None
-    contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
-    """Which of these keys contradict each other; None: each item's own `contradicts` field tells."""
-    trace: Trace | None = None
-    degraded: bool = False
-    """Every arm was gated empty and the fallback arm's ungated list was used instead."""
-
-
-Stage = Callable[[Ranking, Context], Ranking]
-"""A step of the path: a small frozen dataclass with `__call__`, or any function of this shape."""

@@ -1,4 +1,4 @@
-"""What comes in at the doors, checked in one place: every refusal names the setting, its value and what is allowed."""
+"""Validation of arguments at the public API: every error names the parameter, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,55 +8,60 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+from hybridmem.core.times import epoch
 from hybridmem.errors import ConfigError
 
 __all__ = [
-    "curve",
+    "as_of",
+    "bm25_constants",
+    "clean",
+    "display",
     "file_path",
     "flag",
     "function",
+    "integer",
+    "k",
     "listed",
+    "namespace",
     "number",
     "one_of",
     "refuse",
-    "shown",
     "text",
     "texts",
     "weights",
-    "whole",
 ]
 
-SHOWN = 200
+MAX_DISPLAYED = 200
 """How many characters of a wrong value a message repeats."""
 
 
-def shown(value: Any, /) -> str:
-    """A value as a message shows it, whatever it is and however long.
+def display(value: Any, /) -> str:
+    """The value as it appears in an error message, shortened.
 
-    >>> shown([1, "a"]), shown(10**5000)
+    >>> display([1, "a"]), display(10**5000)
     ("[1, 'a']", 'a value of type int')
     """
     try:
-        told = repr(value)
-    except Exception:  # noqa: BLE001 - somebody else's __repr__, or a number of too many digits
+        result = repr(value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__, or a number of too many digits
         return f"a value of type {type(value).__name__}"
-    return told if len(told) <= SHOWN else f"{told[:SHOWN]}…"
+    return result if len(result) <= MAX_DISPLAYED else f"{result[:MAX_DISPLAYED]}…"
 
 
 def refuse(name: str, value: Any, allowed: str, /) -> NoReturn:
-    """The one form of a refusal.
+    """Raise ConfigError in the one wording that all checks use.
 
     >>> refuse("k", 0, "a whole number from 1 up")
     Traceback (most recent call last):
     hybridmem.errors.ConfigError: k = 0 is not allowed: a whole number from 1 up
     """
-    raise ConfigError(f"{name} = {shown(value)} is not allowed: {allowed}")
+    raise ConfigError(f"{name} = {display(value)} is not allowed: {allowed}")
 
 
 def number(
     name: str, value: Any, allowed: str, /, *, low: float = -math.inf, high: float = math.inf, above: bool = False
 ) -> None:
-    """A finite number from `low` (or above it) to `high`; numpy's numbers are numbers, booleans are none."""
+    """Check for a finite number from `low` (`above=True`: greater than `low`) to `high`; a bool is not a number."""
     if type(value) is not float:
         if isinstance(value, bool) or not isinstance(value, Real):
             refuse(name, value, allowed)
@@ -68,49 +73,73 @@ def number(
         refuse(name, value, allowed)
 
 
-def whole(name: str, value: Any, allowed: str, /, *, low: int) -> None:
-    """A whole number from `low` up; booleans are none."""
+def integer(name: str, value: Any, allowed: str, /, *, low: int) -> None:
+    """Check for an integer from `low` up; a bool is not an integer."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         refuse(name, value, allowed)
 
 
+def k(value: Any, /, *, name: str = "k") -> int:
+    """The number of results to return, as an int; it must be an integer from 1 up."""
+    if type(value) is not int or value < 1:
+        integer(name, value, "a whole number from 1 up", low=1)
+    return int(value)
+
+
 def flag(name: str, value: Any, /) -> None:
-    """True or False. A text is neither: "false" would be true."""
-    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):  # numpy's own has no other base
+    """Check for True or False; a text is refused because "false" would count as true."""
+    if value is not True and value is not False and type(value).__name__ not in ("bool", "bool_"):  # numpy's bool
         refuse(name, value, "True or False")
 
 
 def text(name: str, value: Any, allowed: str, /) -> None:
-    """A str."""
+    """Check for a str."""
     if not isinstance(value, str):
         refuse(name, value, allowed)
 
 
+def namespace(value: Any, /) -> str:
+    """The namespace; it must be text that every database can store."""
+    if not isinstance(value, str) or clean(value) != value:
+        refuse("namespace", value, "encodable text")
+    return value
+
+
+def as_of(value: Any, /) -> float | None:
+    """The time of an `as_of` search in epoch seconds; None (now) stays None."""
+    if value is None:
+        return None
+    seconds = epoch(value)
+    if seconds is None:
+        refuse("as_of", value, "a datetime, ISO-8601 text or epoch seconds: it is not a time")
+    return seconds
+
+
 def one_of(name: str, value: Any, choices: Iterable[str], /) -> None:
-    """One of some words."""
-    known = list(choices)
-    if not isinstance(value, str) or value not in known:
-        refuse(name, value, ", ".join(map(repr, known)))
+    """Check for one of several words."""
+    allowed = list(choices)
+    if not isinstance(value, str) or value not in allowed:
+        refuse(name, value, ", ".join(map(repr, allowed)))
 
 
 def function(name: str, value: Any, allowed: str, /) -> None:
-    """Something that can be called."""
+    """Check for a callable."""
     if not callable(value):
         refuse(name, value, allowed)
 
 
 def listed(name: str, values: Any, what: str, /) -> list[Any]:
-    """Several things; one text, or a mapping, is a mistake and not a list of its letters or keys."""
+    """The values as a list; a single text or a mapping is refused instead of iterated."""
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         refuse(name, values, f"a list of {what}")
     try:
         return list(values)
-    except TypeError:  # numpy's array of no dimension
+    except TypeError:  # a numpy array without dimensions
         refuse(name, values, f"a list of {what}")
 
 
 def texts(name: str, values: Any, /) -> list[str]:
-    """A list of texts."""
+    """The values as a list of texts."""
     given = listed(name, values, "texts")
     for value in given:
         text(f"one of {name}", value, "a text")
@@ -118,27 +147,27 @@ def texts(name: str, values: Any, /) -> list[str]:
 
 
 def weights(values: Any, /) -> list[float]:
-    """One weight for each list or arm."""
+    """The weights of lists or arms as a list of finite numbers from 0 up."""
     given = listed("weights", values, "numbers, one for each arm")
     for value in given:
         try:
-            fits = isinstance(value, Real) and 0 <= float(value) < math.inf
+            valid = isinstance(value, Real) and 0 <= float(value) < math.inf
         except OverflowError:
-            fits = False
-        if not fits:
-            told = shown(float(value)) if isinstance(value, int) else shown(value)
-            raise ConfigError(f"weight {told} is not allowed: weights are finite numbers from 0 up")
+            valid = False
+        if not valid:
+            shown = display(float(value)) if isinstance(value, int) else display(value)
+            raise ConfigError(f"weight {shown} is not allowed: weights are finite numbers from 0 up")
     return given
 
 
-def curve(k1: Any, b: Any, /) -> None:
-    """BM25's constants."""
+def bm25_constants(k1: Any, b: Any, /) -> None:
+    """Check BM25's k1 (at least 0) and b (0 to 1)."""
     number("k1", k1, "a finite number of at least 0", low=0)
     number("b", b, "a number from 0 to 1", low=0, high=1)
 
 
 def file_path(name: str, value: Any, allowed: str, /) -> str:
-    """The name of a file or folder, as the system can take it."""
+    """The path of a file or folder as a str that the operating system accepts."""
     if not isinstance(value, str | os.PathLike):
         refuse(name, value, allowed)
     path = os.fspath(value)
@@ -149,3 +178,22 @@ def file_path(name: str, value: Any, allowed: str, /) -> str:
     except UnicodeEncodeError:
         refuse(name, value, allowed)
     return path
+
+
+def clean(text: str, /) -> str:
+    r"""The text with characters that databases cannot store (NUL, unpaired surrogates) replaced by U+FFFD.
+
+    Stores keep texts in this form, and filters compare them in this form.
+
+    >>> clean("ok \ud83d") == "ok \ufffd"
+    True
+    """
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -63,11 +63,11 @@ class Embedder:
     ) -> None:
         counts = (("batch_size", batch_size, 1), ("retries", retries, 0), ("cache_size", cache_size, 0))
         for label, value, least in counts:
-            validation.whole(label, value, f"a whole number of at least {least}", low=least)
+            validation.integer(label, value, f"a whole number of at least {least}", low=least)
         validation.number("backoff", backoff, "a number of seconds of at least 0", low=0)
         for label, wide in (("dim", dim), ("prefix", prefix)):
             if wide is not None:
-                validation.whole(label, wide, "a whole number of at least 1, or None", low=1)
+                validation.integer(label, wide, "a whole number of at least 1, or None", low=1)
         if name is not None:
             validation.text("name", name, "a text, or None")
         validation.function("sleep", sleep, "a function of seconds")

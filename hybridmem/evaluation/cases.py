@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hybridmem.core import validation
-from hybridmem.core.times import moment
+from hybridmem.core.times import as_datetime
 from hybridmem.errors import ConfigError
 
 __all__ = ["Case", "check_cases", "judged_cases", "load_cases", "load_corpus", "load_questions", "read_rows"]
@@ -137,7 +137,7 @@ def _case(row: Mapping[str, Any], where: str) -> Case:
         checked = {str(key): float(grade) for key, grade in grades.items()}
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: relevant is {relevant!r}, grades must be numbers") from error
-    as_of = moment(dated)
+    as_of = as_datetime(dated)
     if dated is not None and as_of is None:
         raise ConfigError(f"{where}: as_of is {dated!r}, must be a date such as 2024-05-01T12:00:00Z")
     return Case(query, checked, category=str(row.get("category") or ""), as_of=as_of, id=str(row.get("id", "")))

@@ -112,7 +112,7 @@ def _depths(ks: Sequence[int]) -> list[int]:
     if not given:
         validation.refuse("ks", given, "at least one depth, each 1 or more")
     for k in given:
-        validation.whole("one of ks", k, "a depth of 1 or more", low=1)
+        validation.integer("one of ks", k, "a depth of 1 or more", low=1)
     return given
 
 

@@ -11,9 +11,10 @@ from numbers import Real
 from typing import Any, Literal
 
 from hybridmem.core.times import epoch
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 
-__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "clean", "parse"]
+__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "parse"]
 
 Kind = Literal["null", "bool", "number", "text", "time"]
 FieldType = Literal["text", "list", "time", "number", "json"]
@@ -212,22 +213,3 @@ def _finite(number: float) -> bool:
         return math.isfinite(number)
     except OverflowError:  # an integer beyond every float
         return False
-
-
-def clean(text: str, /) -> str:
-    r"""The text with what databases cannot hold (NUL, halves of an emoji) replaced by U+FFFD.
-
-    Stores keep texts so, and filters compare them so.
-
-    >>> clean("ok \ud83d") == "ok \ufffd"
-    True
-    """
-    if "\x00" in text:
-        text = text.replace("\x00", "\ufffd")
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList, Context, Graph, Ranking, Reader, Stage
+from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
@@ -43,6 +43,7 @@ from hybridmem.fusion.stages import (
     Substance,
     stage_name,
 )
+from hybridmem.fusion.stages.base import Context, Stage
 
 __all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
 
@@ -112,13 +113,13 @@ class Fusion:
 
     def _check_numbers(self) -> None:
         if not isinstance(self.mode, str) or self.mode not in MODES:
-            raise ConfigError(f"mode {validation.shown(self.mode)} is not known: the modes are {', '.join(MODES)}")
+            raise ConfigError(f"mode {validation.display(self.mode)} is not known: the modes are {', '.join(MODES)}")
         validation.number("c", self.c, "c is a finite number from 0 up", low=0)
         if self.depth is not None:
-            validation.whole("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
+            validation.integer("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
         for name in ("complete", "smooth"):
             validation.flag(name, getattr(self, name))
-        validation.curve(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
+        validation.bm25_constants(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
         if isinstance(self.weights, Mapping):
             validation.weights(self.weights.values())
             normalise_weights(list(self.weights), self.weights)
@@ -172,7 +173,7 @@ class Fusion:
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe give the same ranking, always."""
         if k is not None and not (type(k) is int and k >= 1):
-            validation.whole("k", k, "ask for at least 1 result", low=1)
+            validation.integer("k", k, "ask for at least 1 result", low=1)
         context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
         if trace is not None:
             trace.listed(lists, reader)

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import Job, Outcome, Pace, in_thread, only, run, settle
+from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, in_thread, run, run_one
 from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Progress, Store, View
 from hybridmem.core.types import ArmList, Hits, Ranking
@@ -60,7 +60,7 @@ class Engine:
         self._make_space = make_space or LocalSpace
         self._spaces: dict[View, Space] = {}
         self._past: OrderedDict[View, Space] = OrderedDict()
-        self._paces: dict[str, Pace] = {"bm25": Pace(), "vector": Pace()}
+        self._paces: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
         self._lock = guard(threading.Lock())
         self._closed = False
         self.check_embedder()
@@ -155,8 +155,8 @@ class Engine:
         both = getattr(space, "both", None) if ask.text.strip() else None  # of nothing there is no vector
         if both is not None and recipe.complete and self.embedder is not None and all(recipe.weights_for(self.arms)):
             if ask.vector is None:
-                ask = ask._replace(vector=only(Job("vector", partial(self.embedder.query, ask.text))))
-            answer: tuple[_Found, _Known] | None = only(Job("bm25 and vector", partial(both, ask, k=depth)))
+                ask = ask._replace(vector=run_one(Job("vector", partial(self.embedder.query, ask.text))))
+            answer: tuple[_Found, _Known] | None = run_one(Job("bm25 and vector", partial(both, ask, k=depth)))
             if answer is not None:
                 return ask, *answer
         ask, found = self._arms(space, ask, recipe, depth)
@@ -175,9 +175,9 @@ class Engine:
             return space.search("vector", ask._replace(vector=box["vector"]), k=depth)
 
         calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
-        jobs = [Job(arm, calls[arm], pace=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
+        jobs = [Job(arm, calls[arm], latency=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
         outcomes: list[Outcome] = run(jobs, inline_below=getattr(space, "own_thread_from", OWN_THREAD_FROM))
-        settle(outcomes)
+        apply_policy(outcomes)
         return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 
     async def embedded(self, question: Question) -> Question:
@@ -188,7 +188,7 @@ class Engine:
         try:
             return question._replace(vector=await self.embedder.aquery(question.text))
         except EmbeddingError as error:
-            settle([Outcome("vector", error=error)])
+            apply_policy([Outcome("vector", error=error)])
             raise
 
     def fuse(self, answer: Answer, trace: Trace | None = None) -> Ranking:
@@ -240,7 +240,7 @@ class Engine:
         """One arm alone, with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         known = (*self.arms, "graph")
         if not isinstance(arm, str) or arm not in known:
-            raise ConfigError(f"arm {validation.shown(arm)} is not known: this memory has {', '.join(known)}")
+            raise ConfigError(f"arm {validation.display(arm)} is not known: this memory has {', '.join(known)}")
         space, ask = self.space(question.view), self._ask(question)
         if arm == "vector" and not ask.text.strip():
             return []

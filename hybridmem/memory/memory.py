@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.inputs import Content, as_memories, as_memory, changed
-from hybridmem.core.protocols import Changed, Progress, Store, Version, View
+from hybridmem.core.inputs import Content, as_memories, as_memory, with_changes
+from hybridmem.core.protocols import Progress, Store, Version, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError, NotFoundError
@@ -23,9 +23,9 @@ from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.embeddings import claim
 from hybridmem.memory.factory import open_engine, pick_embedder
 from hybridmem.memory.health import Health, reach_warnings
-from hybridmem.memory.question import FUSED, Question, ask, check_k, moment_of
+from hybridmem.memory.question import FUSED, Question, ask
 from hybridmem.memory.results import Result
-from hybridmem.stores.sql.codec import check_memory, check_namespace
+from hybridmem.stores.sql.codec import check_memory
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["HybridMemory"]
@@ -67,7 +67,7 @@ class HybridMemory:
         **options: Any,
     ) -> None:
         self._recipe = load_recipe(recipe)
-        self._namespace, self._k = check_namespace(namespace), check_k(k)
+        self._namespace, self._k = validation.namespace(namespace), validation.k(k)
         chosen = GraphSettings() if graph is True else None if graph is False else graph
         validation.function("clock", clock, "a function that gives epoch seconds")
         model = pick_embedder(embedder)
@@ -84,7 +84,7 @@ class HybridMemory:
         """The same memory as another user or agent sees it: nothing is visible across namespaces."""
         other = object.__new__(type(self))
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "tools"})
-        other._namespace, other._owner = check_namespace(name), False
+        other._namespace, other._owner = validation.namespace(name), False
         return other
 
     @property
@@ -176,9 +176,9 @@ class HybridMemory:
     def _replace(self, old: Memory, changes: Mapping[str, Any]) -> Memory | None:
         """Write a memory with changes; when somebody was faster, nothing is written and what now stands is given."""
         try:
-            self._put([changed(old, changes)], base=[old])
-        except Changed as conflict:
-            return conflict.now
+            self._put([with_changes(old, changes)], base=[old])
+        except WriteConflict as conflict:
+            return conflict.current
         return None
 
     def forget(self, *ids: str) -> int:
@@ -265,7 +265,7 @@ class HybridMemory:
         """Which arm earns its place over these questions: empty rate, share of the results, solo finds, overlap."""
         asked = validation.listed("queries", queries, "questions")
         questions = [self._question(query, **how) for query in asked]
-        return self._engine.health(questions, k=check_k(how.get("k") or self._k), recipe=self.recipe)
+        return self._engine.health(questions, k=validation.k(how.get("k") or self._k), recipe=self.recipe)
 
     def check(self) -> Sequence[str]:
         """What is wrong with the store, in words; empty when all is well."""
@@ -280,7 +280,7 @@ class HybridMemory:
     def _view(self, as_of: Any = None, *, superseded: bool = False) -> View:
         if superseded is not True and superseded is not False:
             validation.flag("superseded", superseded)
-        return View(self._namespace, None if as_of is None else moment_of(as_of), superseded)
+        return View(self._namespace, validation.as_of(as_of), superseded)
 
     def _question(self, query: str, **how: Any) -> Question:
         recipe = self._recipe if how.get("recipe") is None else load_recipe(how["recipe"])

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import Store, View
-from hybridmem.core.times import epoch
 from hybridmem.core.types import ArmList, Graph, Hits, Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Pack
 from hybridmem.indexes.view import Ask, Space
 from hybridmem.memory.confidence import check_confidence
-from hybridmem.stores.sql.validation import check_namespace
 
-__all__ = ["FUSED", "Answer", "Question", "ask", "check_k", "complete", "hidden", "listed", "moment_of"]
+__all__ = ["FUSED", "Answer", "Question", "ask", "complete", "hidden", "listed"]
 
 
 class Question(NamedTuple):
@@ -55,7 +53,7 @@ def ask(
 ) -> Question:
     """A question from what a caller says; whatever is wrong with it is told before anything is searched."""
     if not isinstance(query, str):
-        raise ConfigError(f"a question is a text, not {validation.shown(query)}")
+        raise ConfigError(f"a question is a text, not {validation.display(query)}")
     unknown = [name for name in how if name not in _HOW]
     if unknown:
         raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
@@ -65,29 +63,14 @@ def ask(
         if how.get(name) is not None:
             validation.flag(name, how[name])
     if how.get("as_of") is not None:
-        view = view._replace(as_of=moment_of(how["as_of"]))
+        view = view._replace(as_of=validation.as_of(how["as_of"]))
     if how.get("superseded"):
         view = view._replace(superseded=True)
     if how.get("namespace") is not None:
-        view = view._replace(namespace=check_namespace(how["namespace"]))
-    k = check_k(k if how.get("k") is None else how["k"])
+        view = view._replace(namespace=validation.namespace(how["namespace"]))
+    k = validation.k(k if how.get("k") is None else how["k"])
     least = check_confidence(how.get("min_confidence"))
     return Question(query, view, k, recipe_for(recipe), how.get("filter"), None, least)
-
-
-def check_k(k: Any, /) -> int:
-    """How many results are asked for."""
-    if type(k) is not int or k < 1:
-        validation.whole("k", k, "a whole number from 1 up", low=1)
-    return int(k)
-
-
-def moment_of(as_of: Any, /) -> float:
-    """The time that is asked about, in epoch seconds."""
-    when = epoch(as_of)
-    if when is None:
-        validation.refuse("as_of", as_of, "a datetime, ISO-8601 text or epoch seconds: it is not a time")
-    return when
 
 
 def listed(name: str, hits: Hits, space: Space, known: Mapping[str, float] | None) -> ArmList:

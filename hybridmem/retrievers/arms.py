@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hybridmem.core.fanout import Job, OnError, Outcome, Pace, Steps, check_policy, settle
+from hybridmem.core.fanout import Job, OnError, Outcome, Latency, Steps, check_policy, apply_policy
 from hybridmem.core.types import ArmList, Ranking, Reader
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
@@ -60,7 +60,7 @@ class ArmRequest(NamedTuple):
     acall: Callable[[], Awaitable[Any]] | None
     read: Callable[[Any], ArmHits]
     can_deepen: bool = False
-    pace: Pace | None = None
+    latency: Latency | None = None
 
 
 class _Notes(Mapping[str, str]):
@@ -213,10 +213,10 @@ class ArmFusion(Generic[T]):
         while True:
             requests = {name: request(self.arms[name], name, depth) for name in pending}
             outcomes = yield [
-                Job(name, one.call, one.acall, self._timeout_of(name), one.pace)
+                Job(name, one.call, one.acall, self._timeout_of(name), one.latency)
                 for name, one in requests.items()
             ]
-            failed = settle(outcomes, on_error=self.on_error)
+            failed = apply_policy(outcomes, on_error=self.on_error)
             failed.update(self._read(outcomes, requests, hits))
             skipped.update({name: reason for name, reason in failed.items() if name not in hits})
             lists, read = self._lists(hits, skipped, reader)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import Changed, View
+from hybridmem.core.protocols import View, WriteConflict
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
@@ -181,17 +181,17 @@ class StoreConformance:
         (old,) = store.get(["a"], view=ALL)
         store.touch(["a"])
         (now,) = store.get(["a"], view=ALL)
-        with pytest.raises(Changed) as told:
+        with pytest.raises(WriteConflict) as told:
             store.put([replace(old, text="A2")], base=[old])
-        assert told.value.now == now
+        assert told.value.current == now
         assert texts(store.get(["a"], view=ALL)) == ["A"]
         store.put([replace(now, text="A2", confidence=1.0, access_count=0, last_accessed=None)], base=[now])
         (new,) = store.get(["a"], view=ALL)
         assert (new.text, new.confidence, new.access_count, new.last_accessed) == ("A2", 1.0, 0, None)
         store.delete(["a"])
-        with pytest.raises(Changed) as told:
+        with pytest.raises(WriteConflict) as told:
             store.put([new], base=[new])
-        assert told.value.now is None
+        assert told.value.current is None
 
     def test_the_same_id_twice_in_one_batch(self, store):
         store.put([Memory("first", id="a"), Memory("second", id="a")])

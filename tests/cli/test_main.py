@@ -50,7 +50,7 @@ def test_add_search_and_why_not(run):
 def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
     good = '{"text": "fine"}'
     for line, why in (
-        ('{"txt": "x"}', "in.jsonl:2: a memory has no field 'txt'"),
+        ('{"txt": "x"}', "in.jsonl:2: unknown field 'txt'"),
         ('{"text": 5}', "in.jsonl:2: Memory.text = 5 is not allowed: a str"),
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
@@ -168,7 +168,7 @@ def test_errors_are_one_clear_line(run, tmp_path, words, message):
 
 def test_upkeep(run, tmp_path):
     run("add", "the cat", "--id", "cat")
-    assert run("check").out.strip() == "all is well: 1 memories"
+    assert run("check").out.strip() == "no problems in 1 memories"
     run("backup", "copy.db")
     assert "cat" in run("search", "cat", "-m", "copy.db").out
     assert "with the arms bm25" in run("reindex").out
@@ -326,7 +326,7 @@ def test_an_interrupted_import_keeps_what_it_reported(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode in (130, 0)
     if process.returncode == 130:
-        assert "interrupted; what was reported as done is kept" in errors
+        assert "interrupted; everything reported as done is kept" in errors
     told = [int(line.split()[-1]) for line in errors.splitlines() if line.startswith("imported")]
     with HybridMemory(tmp_path / "memory.db", embedder=None) as memory:
         assert len(memory) >= max([reported, *told])

@@ -10,15 +10,15 @@ from hybridmem.core.fanout import (
     POOL_SIZE,
     Job,
     Outcome,
-    Pace,
+    Latency,
     adrive,
     arun,
     check_policy,
     drive,
     in_thread,
-    only,
+    run_one,
     run,
-    settle,
+    apply_policy,
 )
 from hybridmem.errors import ArmError, ConfigError
 
@@ -87,15 +87,15 @@ def test_a_limit_is_kept():
 
 def test_errors_are_outcomes_and_the_policy_decides():
     outcomes = run([Job("ok", lambda: 1), Job("bad", fail)])
-    assert settle(outcomes, on_error="skip") == {"bad": "LookupError: gone"}
+    assert apply_policy(outcomes, on_error="skip") == {"bad": "LookupError: gone"}
     with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone") as caught:
-        settle(outcomes)
+        apply_policy(outcomes)
     assert caught.value.arm == "bad"
     assert isinstance(caught.value.__cause__, LookupError)
     with pytest.raises(LookupError, match="gone"):
-        settle(outcomes, wrap=False)
-    assert settle([Outcome("x", 1)]) == {}
-    assert settle([Outcome("x", error=ValueError())], on_error="skip") == {"x": "ValueError"}
+        apply_policy(outcomes, wrap=False)
+    assert apply_policy([Outcome("x", 1)]) == {}
+    assert apply_policy([Outcome("x", error=ValueError())], on_error="skip") == {"x": "ValueError"}
 
 
 async def test_errors_on_the_loop():
@@ -104,16 +104,16 @@ async def test_errors_on_the_loop():
 
 
 def test_one_arm_alone():
-    assert only(Job("ok", lambda: 1)) == 1
+    assert run_one(Job("ok", lambda: 1)) == 1
     with pytest.raises(ArmError, match="arm 'bad' failed: LookupError: gone"):
-        only(Job("bad", fail))
+        run_one(Job("bad", fail))
 
 
 def test_a_timeout_is_told_with_its_seconds():
     never = threading.Event()
     outcomes = run([Job("slow", lambda: never.wait(30), timeout=0.02), Job("ok", lambda: 1, timeout=30.0)])
     never.set()
-    assert settle(outcomes, on_error="skip") == {"slow": "timeout after 0.02 s"}
+    assert apply_policy(outcomes, on_error="skip") == {"slow": "timeout after 0.02 s"}
     assert outcomes[1].value == 1
 
 
@@ -133,7 +133,7 @@ def test_the_time_of_an_arm_runs_from_its_own_start(later):
     outcomes = asyncio.run(arun(jobs, limit=1)) if later else run(jobs, limit=1)
     hung.set()
     assert turns == ["next", "last"]  # who is left behind makes room
-    assert settle(outcomes, on_error="skip") == {"hung": "timeout after 0.3 s"}
+    assert apply_policy(outcomes, on_error="skip") == {"hung": "timeout after 0.3 s"}
     assert [outcome.value for outcome in outcomes] == [None, "next", "last"]
 
 
@@ -150,7 +150,7 @@ def test_an_answer_that_comes_after_its_time_is_dropped():
         return "slow"
 
     outcomes = run([Job("late", late, timeout=0.02), Job("slow", slow, timeout=30.0)], limit=1)
-    assert settle(outcomes, on_error="skip") == {"late": "timeout after 0.02 s"}
+    assert apply_policy(outcomes, on_error="skip") == {"late": "timeout after 0.02 s"}
     assert [outcome.value for outcome in outcomes] == [None, "slow"]
 
 
@@ -170,7 +170,7 @@ async def test_a_timeout_on_the_loop():
     ]
     outcomes = await arun(jobs)
     never.set()
-    assert settle(outcomes, on_error="skip") == {
+    assert apply_policy(outcomes, on_error="skip") == {
         "thread": "timeout after 0.02 s",
         "task": "timeout after 0.02 s",
         "own": "TimeoutError: its own",
@@ -185,25 +185,25 @@ def test_contexts_reach_the_threads():
 
 
 def test_quick_arms_run_in_the_callers_thread():
-    pace = Pace()
+    latency = Latency()
     here = threading.get_ident()
-    jobs = [Job("quick", threading.get_ident, pace=pace), Job("other", threading.get_ident)]
+    jobs = [Job("quick", threading.get_ident, latency=latency), Job("other", threading.get_ident)]
     for _ in range(20):
-        pace.took(0.0)
+        latency.took(0.0)
     assert run(jobs)[0].value == here
     assert [outcome.value for outcome in run([jobs[0], jobs[0]])] == [here, here]
-    pace.took(0.5)
+    latency.took(0.5)
     assert run(jobs)[0].value == here  # one slow call may be the machine's fault
-    pace.seconds = 0.4
-    pace.took(0.5)
-    assert pace.seconds == 0.5
+    latency.seconds = 0.4
+    latency.took(0.5)
+    assert latency.seconds == 0.5
     assert run(jobs)[0].value != here
 
 
 def test_an_arm_that_fails_keeps_its_pace():
-    pace = Pace()
-    run([Job("bad", fail, pace=pace)])
-    assert pace.seconds == 1.0
+    latency = Latency()
+    run([Job("bad", fail, latency=latency)])
+    assert latency.seconds == 1.0
 
 
 async def test_in_thread_hands_over_values_and_errors():
@@ -270,7 +270,7 @@ def leave():
 def test_an_exit_in_a_thread_reaches_the_caller_instead_of_hanging_it(on_error):
     outcomes = run([Job("a", leave, timeout=30.0), Job("b", leave, timeout=30.0)])
     with pytest.raises(SystemExit):
-        settle(outcomes, on_error=on_error)
+        apply_policy(outcomes, on_error=on_error)
 
 
 def test_an_exit_of_a_plain_arm_on_the_loop_reaches_the_caller():
@@ -298,7 +298,7 @@ def test_the_first_failure_ends_the_fan_out(later):
     hung.set()
     assert taken < 5
     with pytest.raises(ArmError, match="arm 'bad' failed"):
-        settle(outcomes)
+        apply_policy(outcomes)
 
 
 def pool_threads():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.times import epoch, from_epoch, iso, moment
+from hybridmem.core.times import as_datetime, epoch, from_epoch, iso
 
 DAY = 86_400.0
 NOON = 1_714_564_800.0  # 2024-05-01T12:00:00Z
@@ -111,7 +111,7 @@ def test_worked_examples(value, seconds):
 )
 def test_unreadable_is_none(value):
     assert epoch(value) is None
-    assert moment(value) is None
+    assert as_datetime(value) is None
 
 
 def test_subclasses_are_read():
@@ -138,8 +138,8 @@ def test_round_trips(when):
 @given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1)))
 def test_recent_times_round_trip_exactly(when):
     aware = when.replace(tzinfo=timezone.utc)
-    assert moment(when) == aware
-    assert moment(iso(aware.timestamp())) == aware
+    assert as_datetime(when) == aware
+    assert as_datetime(iso(aware.timestamp())) == aware
 
 
 @given(st.text())
@@ -152,7 +152,7 @@ def test_any_text_is_read_or_none(text):
     "value", [datetime.max, datetime.max.replace(tzinfo=timezone.utc), "9999-12-31T23:59:59.999999Z"]
 )
 def test_the_end_of_time_can_be_read(value):
-    assert moment(value).replace(microsecond=0) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
+    assert as_datetime(value).replace(microsecond=0) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
     assert epoch(value) > epoch("9999-12-31T23:59:59.9Z")
     assert epoch("9999-12-31T23:59:59-01:00") is None
     assert epoch(datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))) is None

@@ -49,7 +49,7 @@ def offer(call):
         except HybridMemError as error:
             assert str(error)  # noqa: PT017 - taken or refused, both are fine
         except Exception as error:
-            pytest.fail(f"{validation.shown(value)} gave {error!r}")
+            pytest.fail(f"{validation.display(value)} gave {error!r}")
 
 
 def settings_of(kind):
@@ -250,5 +250,5 @@ def test_a_value_is_shown_in_short():
         def __repr__(self):
             raise ValueError
 
-    assert validation.shown(Broken()) == "a value of type Broken"
-    assert validation.shown("x" * 500) == "'" + "x" * 199 + "…"
+    assert validation.display(Broken()) == "a value of type Broken"
+    assert validation.display("x" * 500) == "'" + "x" * 199 + "…"

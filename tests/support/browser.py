@@ -1,9 +1,10 @@
-"""A real browser for tests: headless Chromium, driven by Selenium, started anew for each use."""
+"""A real browser for tests: headless Chromium driven by Selenium, one process for each use."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,14 +30,14 @@ _FLAGS = (
 _TRIES = 3
 
 
-def _program(*names):
+def _program(*names: str) -> str:
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
         raise RuntimeError(f"this test needs one of {', '.join(names)} on the PATH")
     return found
 
 
-def _start(profile):
+def _start(profile: str) -> webdriver.Chrome:
     options = Options()
     options.binary_location = _program("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
@@ -49,9 +50,10 @@ def _start(profile):
 
 
 @contextmanager
-def open_browser():
+def open_browser() -> Iterator[webdriver.Chrome]:
     """A fresh Chromium with a profile of its own; starting it is tried three times, because it can fail under load."""
-    profiles, driver = [], None
+    profiles: list[str] = []
+    driver: webdriver.Chrome | None = None
     try:
         for left in reversed(range(_TRIES)):
             profiles.append(tempfile.mkdtemp(prefix="hybridmem-chromium-"))
@@ -61,6 +63,7 @@ def open_browser():
             except WebDriverException:
                 if not left:
                     raise
+        assert driver is not None
         yield driver
     finally:
         if driver is not None:
@@ -70,9 +73,9 @@ def open_browser():
             shutil.rmtree(profile, ignore_errors=True)
 
 
-def show(driver, html, folder):
-    """Load a page of our own making from a file, as a user would; give the console's messages."""
+def show(driver: webdriver.Chrome, html: str, folder: str | Path) -> list[str]:
+    """Load a page from a file, as a user would, and return the messages of the browser console."""
     path = Path(folder) / "page.html"
     path.write_text(html, encoding="utf-8")
     driver.get(path.as_uri())
-    return [entry["message"] for entry in driver.get_log("browser")]
+    return [entry["message"] for entry in driver.get_log("browser")]  # type: ignore[no-untyped-call]

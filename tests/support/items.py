@@ -1,5 +1,6 @@
 """Plain items for tests of the fusion: a row with fields, and a reader for it."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,22 +13,22 @@ class Row:
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def metadata(self):
+    def metadata(self) -> dict[str, Any]:
         return self.fields
 
 
 class RowReader:
-    def keys(self, items):
+    def keys(self, items: Sequence[Row]) -> list[str]:
         return [item.key for item in items]
 
-    def column(self, items, name):
+    def column(self, items: Sequence[Row], name: str) -> list[Any]:
         return [item.fields.get(name) for item in items]
 
 
 READER = RowReader()
 
 
-def arm(name, keys, scores=None, **more):
+def arm(name: str, keys: Iterable[str | Row], scores: Sequence[float] | None = None, **more: Any) -> ArmList:
     """An arm that lists these keys; `keys` is a string of one-letter keys or a list of keys or rows."""
     rows = [key if isinstance(key, Row) else Row(key) for key in keys]
     return ArmList(name, rows, scores, **more)

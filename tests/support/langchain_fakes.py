@@ -1,7 +1,10 @@
-"""Small LangChain parts for tests: retrievers over fixed lists, embeddings by hand, short ways to ask."""
+"""LangChain fakes for tests: retrievers over fixed lists, embeddings of coordinates, short helper functions."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
@@ -11,14 +14,22 @@ DAY = 86_400.0
 
 
 class Scored(BaseRetriever):
-    """Stands in for our own retrievers: k, filter and scores at call time."""
+    """A fake of our own retrievers: k, filter and scores at call time."""
 
-    docs: list
-    scores: list
-    asked: list
+    docs: list[Document]
+    scores: list[float]
+    asked: list[dict[str, Any]]
     k: int = 100
 
-    def _get_relevant_documents(self, query, *, run_manager, k=None, filter=None, with_scores=None):
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: Mapping[str, Any] | None = None,
+        with_scores: bool | None = None,
+    ) -> list[Document]:
         self.asked.append({"k": k, "filter": filter, "with_scores": with_scores})
         rows = list(zip(self.docs, self.scores, strict=True))[: k or self.k]
         if not with_scores:
@@ -30,46 +41,46 @@ Scored.__module__ = "langchain_hybridmem.scored"  # only classes of ours are ask
 
 
 class Plain(BaseRetriever):
-    docs: list
+    docs: list[Document]
 
-    def _get_relevant_documents(self, query, *, run_manager):
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return self.docs
 
 
 class Axes(Embeddings):
-    """A text is a vector: "3,4" is (3, 4) brought to length 1."""
+    """A text is a vector: "3,4" is (3, 4) scaled to length 1."""
 
-    def embed_documents(self, texts):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [self.embed_query(text) for text in texts]
 
-    def embed_query(self, text):
+    def embed_query(self, text: str) -> list[float]:
         x, y = map(float, text.split(","))
         length = (x * x + y * y) ** 0.5
         return [x / length, y / length]
 
 
-def doc(text, id=None, **metadata):
+def doc(text: str, id: str | None = None, **metadata: Any) -> Document:
     return Document(page_content=text, id=id, metadata=metadata)
 
 
-def docs(letters, **metadata):
+def docs(letters: Iterable[str], **metadata: Any) -> list[Document]:
     return [doc(letter, **metadata) for letter in letters]
 
 
-def plain(letters, **metadata):
+def plain(letters: Iterable[str], **metadata: Any) -> Plain:
     return Plain(docs=docs(letters, **metadata))
 
 
-def texts(documents):
+def texts(documents: Iterable[Document]) -> list[str]:
     return [document.page_content for document in documents]
 
 
-def scores(documents):
+def scores(documents: Iterable[Document]) -> list[float]:
     return [document.metadata["score"] for document in documents]
 
 
-def ask(retriever, query="?", **said):
-    """The same through invoke and ainvoke."""
+def ask(retriever: BaseRetriever, query: str = "?", **said: Any) -> list[Document]:
+    """The documents of `invoke`, checked against those of `ainvoke`."""
     found = retriever.invoke(query, **said)
     assert asyncio.run(retriever.ainvoke(query, **said)) == found
     return found

@@ -1,12 +1,15 @@
-"""What happens to a memory, as hypothesis tells it: small words, few ids, every kind of change."""
+"""Hypothesis strategies for histories of a memory: short texts, few ids, every kind of change."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from hypothesis import strategies as st
 
+from hybridmem import HybridMemory
 from hybridmem.core.protocols import View
 
 WORDS = [
@@ -26,8 +29,14 @@ WORDS = [
 ]
 
 
-def embed(texts):
-    """Every word pulls towards a direction of its own."""
+class Clock(Protocol):
+    """A clock that a test moves by hand."""
+
+    now: float
+
+
+def embed(texts: Sequence[str]) -> list[Any]:
+    """Vectors in which every word adds to one dimension of its own."""
     rows = []
     for text in texts:
         row = np.full(8, 0.01)
@@ -62,7 +71,8 @@ STEP = st.one_of(
 )
 
 
-def play(memory, steps, clock):
+def play(memory: HybridMemory, steps: Iterable[tuple[Any, ...]], clock: Clock) -> None:
+    """Apply the steps to a memory, ten seconds apart."""
     for step in steps:
         clock.now += 10
         name, *args = step
@@ -75,4 +85,4 @@ def play(memory, steps, clock):
         elif name == "forget":
             memory.forget(args[0])
         elif all(memory.store.get([end], view=View(memory.name, superseded=True))[0] for end in args[:2]):
-            memory.link(*args[:2], relation=args[2], weight=args[3])
+            memory.link(args[0], args[1], relation=args[2], weight=args[3])

@@ -1,4 +1,4 @@
-"""What each command of `hybridmem` does; `COMMANDS` is the whole list."""
+"""The commands of `hybridmem`; `COMMANDS` lists them all."""
 
 from hybridmem.cli.commands.base import Command
 from hybridmem.cli.commands.content import CONTENT

@@ -1,4 +1,4 @@
-"""What the commands share: how one is described, how a memory is opened, how progress and JSON are shown."""
+"""Shared by all commands: the `Command` description, opening a memory, progress, JSON input and output."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 NOTHING = 3
-"""The exit code for nothing found, or refused."""
+"""Exit code for no results, or refused."""
 BAR = 24
 OFTEN, FIRST, SELDOM = 0.1, 1.0, 5.0
-"""Seconds between two states of a bar; before the first line in a pipe; between two such lines."""
+"""Seconds between two updates of a bar; before the first line in a pipe; between two such lines."""
 
 
 class Command(NamedTuple):
-    """One command: its name, its help with an example, its options, and what it runs."""
+    """One command: name, help, example, options and the function that runs it."""
 
     name: str
     help: str
@@ -46,11 +46,11 @@ class Command(NamedTuple):
 
 
 def no_options(_sub: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+    """Add no options."""
 
 
 def open_memory(args: argparse.Namespace, *, must_exist: bool = True) -> HybridMemory:
-    """The memory that the options name."""
+    """Open the memory that the options name."""
     if must_exist:
         exists(args.memory, otherwise="add something first, or name one with --memory")
     embedder = None if args.embedder == "none" else args.embedder
@@ -58,22 +58,22 @@ def open_memory(args: argparse.Namespace, *, must_exist: bool = True) -> HybridM
 
 
 def exists(path: str, *, otherwise: str) -> None:
-    """Refuse a path at which no memory is, with a word of advice."""
+    """Raise ConfigError if there is no memory at `path`; `otherwise` says what to do."""
     if "://" not in path and path != ":memory:" and not Path(path).exists():
         raise ConfigError(f"there is no memory at {path!r}: {otherwise}")
 
 
 def progress(label: str, *, rate: bool = True) -> Callable[[int, int | None], None]:
-    """A bar on stderr where somebody watches, else a line every few seconds and one at the end of longer work."""
+    """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds and one at the end."""
     started = time.monotonic()
-    told, spoke = [-math.inf if sys.stderr.isatty() else started - SELDOM + FIRST], [False]
+    last, started_output = [-math.inf if sys.stderr.isatty() else started - SELDOM + FIRST], [False]
 
-    def tell(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None) -> None:
         now, watched = time.monotonic(), sys.stderr.isatty()
         finished = total is not None and done >= total
-        if now - told[0] < (OFTEN if watched else SELDOM) and not (finished and (watched or spoke[0])):
+        if now - last[0] < (OFTEN if watched else SELDOM) and not (finished and (watched or started_output[0])):
             return
-        told[0], spoke[0] = now, True
+        last[0], started_output[0] = now, True
         count = f"{done}" if total is None else f"{done} of {total}"
         if watched:
             speed = f" ({done / max(now - started, 1e-9):,.0f}/s)" if rate else ""
@@ -82,11 +82,11 @@ def progress(label: str, *, rate: bool = True) -> Callable[[int, int | None], No
         else:
             print(f"{label}: {count}", file=sys.stderr, flush=True)
 
-    return tell
+    return report
 
 
 def _bar(done: int, total: int) -> str:
-    """How far, drawn and in per cent.
+    """A progress bar with its percentage.
 
     >>> _bar(6, 12)
     '[############............]  50 %'
@@ -97,17 +97,17 @@ def _bar(done: int, total: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
+    """Print one JSON value on one line."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(value, default=str)  # escapes are JSON everywhere
+        text = json.dumps(value, default=str)  # ASCII with escapes is valid JSON in every encoding
     print(text)
 
 
 def read_json(text: str | None, option: str) -> Any:
-    """The value of an option that is given as JSON."""
+    """Parse the value of an option that takes JSON."""
     if text is None:
         return None
     try:
@@ -117,7 +117,7 @@ def read_json(text: str | None, option: str) -> Any:
 
 
 def write_text(text: str, path: str) -> None:
-    """To a file, or to standard output for `-`."""
+    """Write text to a file, or to standard output for `-`."""
     if path == "-":
         print(text, end="" if text.endswith("\n") else "\n")
     else:

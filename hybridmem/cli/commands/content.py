@@ -1,4 +1,4 @@
-"""Commands that put memories in, find them and take them out: add, import, search, export."""
+"""Commands that write and read memories: add, import, search, export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CONTENT"]
 
 
 def _add_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("text", help="what to remember; - reads it from standard input")
+    sub.add_argument("text", help="the text of the memory; - reads it from standard input")
     for name in ("id", "title", "subject", "thread", "source-id", "type", "supersedes", "created-at"):
         sub.add_argument(f"--{name}", metavar=name.upper().replace("-", "_"))
     sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
@@ -51,7 +51,7 @@ def _import(args: argparse.Namespace) -> int:
             print(len(memory.add_many(read_notes(source), progress=progress("imported"))))
         return 0
     rows = read_rows(sys.stdin if args.source == "-" else source)
-    first = next(rows, None)  # read before a memory is made: a wrong file leaves none behind
+    first = next(rows, None)  # read before the store is created, so that an unreadable file creates none
     if first is None:
         print(0)
         return 0
@@ -65,7 +65,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _row_memory(row: dict[str, Any], where: str) -> Memory:
-    """A row as a memory: `timestamp` is its creation, and empty fields are left out."""
+    """Convert a row to a memory: `timestamp` becomes `created_at`, and null fields are dropped."""
     given = {key: value for key, value in row.items() if value is not None}
     if "timestamp" in given:
         given.setdefault("created_at", given.pop("timestamp"))
@@ -79,7 +79,7 @@ def _row_memory(row: dict[str, Any], where: str) -> Memory:
 
 def _export_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-o", "--output", default="-", metavar="FILE", help="a JSONL file (standard output)")
-    sub.add_argument("--everyone", action="store_true", help="every namespace, not this one alone")
+    sub.add_argument("--everyone", action="store_true", help="every namespace instead of one")
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -97,12 +97,12 @@ def _export(args: argparse.Namespace) -> int:
 
 def _search_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("query")
-    sub.add_argument("-k", type=int, default=8, help="how many (8)")
+    sub.add_argument("-k", type=int, default=8, help="number of results (8)")
     sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
-    sub.add_argument("--as-of", metavar="TIME", help="answer from what was stored then")
-    sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="one arm alone, with its raw scores")
-    sub.add_argument("--why-not", metavar="ID", help="tell why this memory is not among the results")
-    sub.add_argument("--min-confidence", type=float, metavar="P", help="answer nothing rather than noise")
+    sub.add_argument("--as-of", metavar="TIME", help="search the state of the memory at that time")
+    sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="search one arm only; shows its raw scores")
+    sub.add_argument("--why-not", metavar="ID", help="say why this memory is not among the results")
+    sub.add_argument("--min-confidence", type=float, metavar="P", help="return nothing below this confidence")
     sub.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -121,8 +121,8 @@ def _search(args: argparse.Namespace) -> int:
         for rank, result in enumerate(results, start=1):
             receipt = result.receipt
             if args.json:
-                told = None if receipt is None else receipt.to_dict()
-                print_json({"id": result.id, "score": result.score, "text": result.text, "receipt": told})
+                described = None if receipt is None else receipt.to_dict()
+                print_json({"id": result.id, "score": result.score, "text": result.text, "receipt": described})
             else:
                 print(f"{rank:>3}  {result.score:.3f}  {result.id}  {' '.join(result.text.split())}")
                 if receipt is not None:
@@ -131,15 +131,15 @@ def _search(args: argparse.Namespace) -> int:
 
 
 CONTENT = (
-    Command("add", "remember one thing", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
+    Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
     Command(
         "import",
-        "remember many, from JSONL or a folder of Markdown notes",
+        "add many memories, from JSONL or a folder of Markdown notes",
         "hybridmem import notes.jsonl",
         _import_options,
         _import,
-        "Each JSONL line is an object with `text` and any field of a memory. Memories are written a thousand at a "
-        "time: what the progress has counted is kept when the import is interrupted.",
+        "Each JSONL line is an object with `text` and any field of a memory. Memories are written in batches of "
+        "1,000; after an interruption, everything the progress has counted is kept.",
     ),
     Command(
         "search", "search, with a receipt for each result", 'hybridmem search "cat" -k 3', _search_options, _search

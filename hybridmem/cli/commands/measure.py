@@ -1,4 +1,4 @@
-"""Commands that tell how well a memory answers, and make it better: eval, tune, health, calibrate."""
+"""Commands that measure and tune the ranking: eval, tune, health, calibrate."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _read_questions(path: str) -> list[str]:
     return load_questions(sys.stdin if path == "-" else path)
 
 
-def _tell_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
-    """Say when ids of the cases are not in the memory: a wrong id is never found, whatever the settings are."""
+def _warn_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
+    """Warn about relevant ids that are not in the memory; raise ConfigError when none is."""
     wanted = list(dict.fromkeys(key for case in cases if case.as_of is None for key in case.relevant))
-    there = memory.store.get(wanted, view=View(memory.name, superseded=True))
-    unknown = [key for key, found in zip(wanted, there, strict=True) if found is None]
+    stored = memory.store.get(wanted, view=View(memory.name, superseded=True))
+    unknown = [key for key, memory_ in zip(wanted, stored, strict=True) if memory_ is None]
     if not unknown:
         return
     where = f"{len(unknown)} of {len(wanted)} relevant ids are not in this memory, such as {unknown[0]!r}"
     if len(unknown) == len(wanted) and all(case.as_of is None for case in cases):
-        raise ConfigError(f"{where}: nothing could be found; are these cases for another memory or namespace?")
-    print(f"hybridmem: {where}: they count as not found", file=sys.stderr)
+        raise ConfigError(f"{where}: do these cases belong to another memory or namespace?")
+    print(f"hybridmem: {where}; they count as not found", file=sys.stderr)
 
 
 # --- eval
@@ -55,9 +55,13 @@ def _eval_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--markdown", metavar="FILE", help="write the table; - prints it instead of the plain one")
     sub.add_argument("--plot", metavar="FILE", help="draw recall curves and categories (PNG, SVG or PDF)")
     sub.add_argument("--ks", type=_depths, default=None, metavar="K,K", help="depths to measure at (1,3,5,8,10,20)")
-    sub.add_argument("--no-stages", action="store_true", help="leave out what each stage is worth")
+    sub.add_argument("--no-stages", action="store_true", help="leave out the ablation of each stage")
     sub.add_argument(
-        "--against", action="append", default=[], metavar="NAME|FILE", help="another recipe beside; may be repeated"
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAME|FILE",
+        help="compare with another recipe; may be repeated",
     )
 
 
@@ -71,12 +75,12 @@ def _depths(text: str) -> tuple[int, ...]:
 def _eval(args: argparse.Namespace) -> int:
     cases = _read_cases(args.cases)
     for name in args.against:
-        load_recipe(name)  # a wrong one is told before anything is asked
+        load_recipe(name)  # an unknown recipe fails before the run
     with ExitStack() as stack:
         memory = stack.enter_context(open_memory(args))
-        _tell_unknown(memory, cases)
+        _warn_unknown(memory, cases)
         systems: dict[str, Any] = {"": memory}
-        for name in args.against:  # opened on its own: a recipe may change the BM25 arm as well
+        for name in args.against:  # a memory of its own: a recipe may change the BM25 settings
             other = stack.enter_context(open_memory(argparse.Namespace(**{**vars(args), "recipe": name})))
             systems[name] = Asked(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
@@ -93,7 +97,7 @@ def _eval(args: argparse.Namespace) -> int:
 
 
 def _fused(memory: HybridMemory) -> Callable[[Case, int], list[str]]:
-    return lambda case, k: [found.id for found in memory.search(case.query, k=k, as_of=case.as_of)]
+    return lambda case, k: [result.id for result in memory.search(case.query, k=k, as_of=case.as_of)]
 
 
 # --- tune
@@ -104,10 +108,10 @@ def _tune_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-o", "--output", default="recipe.json", metavar="FILE", help="the recipe to write (recipe.json)")
     sub.add_argument("--metric", default="ndcg@10", help="recall@k, hit@k, mrr@k or ndcg@k (ndcg@10)")
     sub.add_argument("--folds", type=int, default=5, metavar="N", help="parts that the cases are split into (5)")
-    sub.add_argument("--repeats", type=int, default=2, metavar="N", help="how often they are split anew (2)")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same answer (0)")
+    sub.add_argument("--repeats", type=int, default=2, metavar="N", help="number of different splits (2)")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (0)")
     sub.add_argument("--json", metavar="FILE", help="write all figures; - prints them instead of the summary")
-    sub.add_argument("--force", action="store_true", help="write the best found even when its gain is not significant")
+    sub.add_argument("--force", action="store_true", help="write the best recipe even if its gain is not significant")
 
 
 def _tune(args: argparse.Namespace) -> int:
@@ -115,10 +119,10 @@ def _tune(args: argparse.Namespace) -> int:
 
     cases = _read_cases(args.cases)
     folder = Path(args.output).parent
-    if not folder.is_dir():  # told before the work rather than after it
+    if not folder.is_dir():  # checked before the run
         raise ConfigError(f"--output {args.output!r}: there is no folder {str(folder)!r}")
     with open_memory(args) as memory:
-        _tell_unknown(memory, cases)
+        _warn_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
         tuned = tune(memory, cases, progress=progress("tuning", rate=False), **how)
     if args.json:
@@ -149,19 +153,23 @@ def _health(args: argparse.Namespace) -> int:
 
 
 def _calibrate_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("questions", help=f"that this memory can answer: {QUESTIONS}")
-    sub.add_argument("--off-topic", metavar="FILE", help="questions that it cannot answer, to see how many are refused")
-    sub.add_argument("--rate", type=float, default=0.05, metavar="P", help="share of good questions to lose (0.05)")
+    sub.add_argument("questions", help=f"questions that this memory can answer: {QUESTIONS}")
+    sub.add_argument(
+        "--off-topic", metavar="FILE", help="questions that it cannot answer, to count how many are refused"
+    )
+    sub.add_argument(
+        "--rate", type=float, default=0.05, metavar="P", help="share of answerable questions that may be refused (0.05)"
+    )
     sub.add_argument("--json", action="store_true", help="the figures as one JSON object")
 
 
 def _calibrate(args: argparse.Namespace) -> int:
     from hybridmem.memory.confidence import calibrate
 
-    known = _read_questions(args.questions)
-    strange = _read_questions(args.off_topic) if args.off_topic else []
+    answerable = _read_questions(args.questions)
+    unanswerable = _read_questions(args.off_topic) if args.off_topic else []
     with open_memory(args) as memory:
-        fitted = calibrate(memory, known, rate=args.rate, off_topic=strange)
+        fitted = calibrate(memory, answerable, rate=args.rate, off_topic=unanswerable)
     if args.json:
         print_json(fitted.to_dict())
     else:
@@ -180,7 +188,7 @@ MEASURE = (
     ),
     Command(
         "tune",
-        "find a better recipe, or refuse",
+        "search for a better recipe",
         "hybridmem tune cases.jsonl -o recipe.json\n  hybridmem tune cases.jsonl --metric recall@10 --recipe rrf",
         _tune_options,
         _tune,
@@ -189,18 +197,19 @@ MEASURE = (
     ),
     Command(
         "health",
-        "which arm earns its place",
+        "how much each arm contributes",
         "hybridmem health questions.txt",
         _health_options,
         _health,
-        "How often each arm is empty, how much of the results it found, how much it alone found, and the overlap.",
+        "For each arm: how often it returns nothing, its share of the results, its share of results that no other arm\n"
+        "returned, and the overlap with the other arms.",
     ),
     Command(
         "calibrate",
-        "fit --min-confidence, below which nothing is answered",
-        "hybridmem calibrate cases.jsonl --off-topic strange.txt",
+        "fit a threshold for --min-confidence",
+        "hybridmem calibrate cases.jsonl --off-topic other.txt",
         _calibrate_options,
         _calibrate,
-        "Gives the confidence that all but a share P of questions it can answer reach (19 or more of them for 0.05).",
+        "Prints the confidence that all but a share P of the answerable questions reach (at least 19 questions for 0.05).",
     ),
 )

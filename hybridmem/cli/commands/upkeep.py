@@ -1,4 +1,4 @@
-"""Commands that look after a memory, or into it: inspect, check, reindex, backup, copy."""
+"""Commands for maintenance and inspection: inspect, check, reindex, backup, copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def _check(args: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     if not problems:
-        print(f"all is well: {count} memories")
+        print(f"no problems in {count} memories")
     return 1 if problems else 0
 
 
 def _reindex(args: argparse.Namespace) -> int:
-    """Open without an embedder, so that another one than the recorded one may take over."""
-    chosen = args.embedder
+    """Embed everything again; opens without an embedder, because the new one may differ from the recorded one."""
+    name = args.embedder
     args.embedder = "none"
     with open_memory(args) as memory:
         from hybridmem.memory.factory import pick_embedder
 
-        memory.reindex(embedder=None if chosen == "none" else pick_embedder(chosen), progress=progress("embedded"))
+        memory.reindex(embedder=None if name == "none" else pick_embedder(name), progress=progress("embedded"))
         print(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")
     return 0
 
@@ -59,8 +59,8 @@ def _copy(args: argparse.Namespace) -> int:
         target = open_store(args.target, clock=time.time)
         try:
             done = copy_store(source, target, progress=progress("copied"))
-            before = f", {done.resumed} of them by an earlier run" if done.resumed else ""
-            print(f"copied {done.rows} entries{before}; both sides have checksum {done.checksum}")
+            earlier = f", {done.resumed} of them by an earlier run" if done.resumed else ""
+            print(f"copied {done.rows} entries{earlier}; both sides have checksum {done.checksum}")
         finally:
             target.close()
     finally:
@@ -87,13 +87,13 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 UPKEEP = (
-    Command("inspect", "a local page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
-    Command("check", "look for damage", "hybridmem check", no_options, _check),
+    Command("inspect", "a local web page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
+    Command("check", "check the store for damage", "hybridmem check", no_options, _check),
     Command("reindex", "embed and index everything again", "hybridmem reindex --embedder local", no_options, _reindex),
     Command("backup", "copy the store while it is in use", "hybridmem backup copy.db", _backup_options, _backup),
     Command(
         "copy",
-        "from one store to another, SQLite or PostgreSQL",
+        "copy one store to another, SQLite or PostgreSQL",
         "hybridmem copy memory.db postgresql://localhost/memory",
         _copy_options,
         _copy,

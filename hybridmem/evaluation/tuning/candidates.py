@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridmem.core.times import epoch, moment
+from hybridmem.core.times import as_datetime, epoch
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.recording import Recorded
 from hybridmem.evaluation.tuning.neighbours import Bools, Edges, Floats, Ints, Reached, Walks, lay_edges, possible_seeds
@@ -160,7 +160,7 @@ def _fill_fields(
         columns.words[row, :size] = known
     period = None if recipe.dated is None else named_period(case.query)
     if recipe.dated is not None and period is not None:
-        moments = map(moment, column(items, recipe.dated.field))
+        moments = map(as_datetime, column(items, recipe.dated.field))
         columns.dated[row, :size] = [when is not None and period.holds(when) for when in moments]
 
 

@@ -175,10 +175,10 @@ def tune(
 
 def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
     """Refuse what cannot be cross-validated before an arm is asked."""
-    validation.whole("folds", folds, "2 folds or more", low=2)
+    validation.integer("folds", folds, "2 folds or more", low=2)
     if len(judged) < 2 * folds:
         raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
-    validation.whole("repeats", repeats, "at least 1", low=1)
+    validation.integer("repeats", repeats, "at least 1", low=1)
     validation.number("level", level, "a confidence between 0 and 1, such as 0.998", low=0, above=True)
     if level >= 1:
         validation.refuse("level", level, "a confidence between 0 and 1, such as 0.998")

@@ -1,14 +1,37 @@
-"""What stages share: sorting again after scores have changed, and names for receipts."""
+"""Context and type of a stage, sorting after scores have changed, and stage names for receipts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import ge
 from typing import Any
 
-from hybridmem.core.types import Ranking
+from hybridmem.core.types import ArmList, Graph, Ranking, Reader
+from hybridmem.fusion.explain import Trace
 
-__all__ = ["reorder", "stage_name", "take"]
+__all__ = ["Context", "Stage", "reorder", "stage_name", "take"]
+
+
+@dataclass(slots=True)
+class Context:
+    """Inputs of a stage beside the ranking: the query, the clock, the reader of items, the arms' lists."""
+
+    query: str
+    now: float
+    reader: Reader
+    lists: Sequence[ArmList] = ()
+    k: int | None = None
+    graph: Graph | None = None
+    contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
+    """Returns the pairs among these keys that contradict each other; None: read each item's `contradicts` field."""
+    trace: Trace | None = None
+    degraded: bool = False
+    """Every arm was gated empty and the fallback arm's ungated list was used instead."""
+
+
+Stage = Callable[[Ranking, Context], Ranking]
+"""A stage: a small frozen dataclass with `__call__`, or any function of this shape."""
 
 
 def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:

@@ -11,9 +11,9 @@ from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.core.times import epoch
-from hybridmem.core.types import Context, Ranking
+from hybridmem.core.types import Ranking
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.stages.base import reorder, take
+from hybridmem.fusion.stages.base import Context, reorder, take
 
 __all__ = ["Competition", "Conflicts", "HalfLife", "bounded"]
 
@@ -51,7 +51,7 @@ class HalfLife:
         validation.number("strength", self.strength, "a finite number from 0 up", low=0)
         validation.text("half-life field", self.field, "the name of a field, such as 'updated_at'")
         if self.max_shift is not None:
-            validation.whole("max_shift", self.max_shift, "a number of places from 0 up, or None", low=0)
+            validation.integer("max_shift", self.max_shift, "a number of places from 0 up, or None", low=0)
 
     @property
     def days(self) -> float:

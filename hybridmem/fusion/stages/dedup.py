@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hybridmem.core import validation
-from hybridmem.core.types import Context, Ranking
+from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.stages.base import take
+from hybridmem.fusion.stages.base import Context, take
 
 __all__ = ["SourceDedup"]
 
@@ -30,7 +30,7 @@ class SourceDedup:
     def __post_init__(self) -> None:
         if not callable(self.key):
             validation.text("dedup key", self.key, "the name of a field, or a function from an item to its source")
-        validation.whole("max_per_source", self.max_per_source, "from 1 up", low=1)
+        validation.integer("max_per_source", self.max_per_source, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items

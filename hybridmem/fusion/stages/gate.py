@@ -9,8 +9,9 @@ from itertools import compress
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList, Context
+from hybridmem.core.types import ArmList
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.stages.base import Context
 
 __all__ = ["QualityGate"]
 

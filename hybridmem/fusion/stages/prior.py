@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from hybridmem.core import validation
-from hybridmem.core.times import moment
-from hybridmem.core.types import Context, Ranking
-from hybridmem.fusion.stages.base import reorder
+from hybridmem.core.times import as_datetime
+from hybridmem.core.types import Ranking
+from hybridmem.fusion.stages.base import Context, reorder
 
 __all__ = ["NamedDate", "Period", "Substance", "named_period"]
 
@@ -30,7 +30,7 @@ class Substance:
 
     def __post_init__(self) -> None:
         validation.number("substance strength", self.strength, "from 0 to 1", low=0, high=1)
-        validation.whole("substance words", self.words, "from 1 up", low=1)
+        validation.integer("substance words", self.words, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         if not ranking.keys:
@@ -138,7 +138,7 @@ class NamedDate:
         if period is None or not ranking.keys or self.strength == 0:
             return ranking
         added = self.strength * max(ranking.scores)
-        moments = map(moment, context.reader.column(ranking.items, self.field))
+        moments = map(as_datetime, context.reader.column(ranking.items, self.field))
         inside = [when is not None and period.holds(when) for when in moments]
         if not any(inside):
             return ranking

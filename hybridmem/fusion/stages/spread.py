@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.core.types import Context, Graph, Ranking
+from hybridmem.core.types import Graph, Ranking
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.stages.base import reorder
+from hybridmem.fusion.stages.base import Context, reorder
 
 __all__ = ["Spread"]
 
@@ -32,8 +32,8 @@ class Spread:
     def __post_init__(self) -> None:
         validation.number("spread strength", self.strength, "a finite number from 0 up", low=0)
         validation.number("spread thread", self.thread, "a finite number from 0 up", low=0)
-        validation.whole("spread hops", self.hops, "from 1 up", low=1)
-        validation.whole("spread seeds", self.seeds, "from 1 up", low=1)
+        validation.integer("spread hops", self.hops, "from 1 up", low=1)
+        validation.integer("spread seeds", self.seeds, "from 1 up", low=1)
         validation.number("spread decay", self.decay, "above 0 and up to 1", low=0, high=1, above=True)
 
     def ceiling(self, best: float) -> float:

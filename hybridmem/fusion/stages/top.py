@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.core.types import Context, Ranking
+from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.stages.base import Context
 
 __all__ = ["Diversity", "Pack", "Rerank"]
 
@@ -26,7 +27,7 @@ class Rerank:
 
     def __post_init__(self) -> None:
         validation.function("rerank scorer", self.scorer, "a function (query, texts) -> scores")
-        validation.whole("rerank top", self.top, "from 1 up", low=1)
+        validation.integer("rerank top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         head = min(self.top, len(ranking.keys))
@@ -58,7 +59,7 @@ class Diversity:
 
     def __post_init__(self) -> None:
         validation.number("diversity balance", self.balance, "from 0 to 1", low=0, high=1)
-        validation.whole("diversity top", self.top, "from 1 up", low=1)
+        validation.integer("diversity top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         head = min(self.top, len(ranking.keys))
@@ -115,7 +116,7 @@ class Pack:
 
     def __post_init__(self) -> None:
         if self.tokens is not None:
-            validation.whole("tokens", self.tokens, "a budget from 1 up, or None", low=1)
+            validation.integer("tokens", self.tokens, "a budget from 1 up, or None", low=1)
         validation.function("pack counter", self.counter, "a function from a text to its number of tokens")
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:

@@ -55,7 +55,7 @@ class BM25Index:
         weights: Any = None,
         accelerate: Literal["auto"] | bool = "auto",
     ) -> None:
-        validation.curve(k1, b)
+        validation.bm25_constants(k1, b)
         if analyzer is not None:
             validation.function("analyzer", analyzer, "an Analyzer(…), a function from a text to terms, or None")
         self.analyzer: AnyAnalyzer = Analyzer() if analyzer is None else analyzer

@@ -210,7 +210,7 @@ class Picture:
         A seed counts with the larger of its own value and what other seeds bring to it. Ties: by id.
         """
         if type(k) is not int or k < 1:
-            validation.whole("k", k, "a whole number from 1 up", low=1)
+            validation.integer("k", k, "a whole number from 1 up", low=1)
         _check(hops, decay)
         finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
         top = max(finite.values(), default=1.0)
@@ -355,5 +355,5 @@ class Picture:
 
 def _check(hops: int, decay: float) -> None:
     if type(hops) is not int or hops < 0:
-        validation.whole("hops", hops, "from 0 up", low=0)
+        validation.integer("hops", hops, "from 0 up", low=0)
     validation.number("decay", decay, "from 0 to 1", low=0, high=1)

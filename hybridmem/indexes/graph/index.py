@@ -61,7 +61,7 @@ class GraphSettings:
         if not (named or self.entities is None or callable(self.entities)):
             validation.refuse("entities", self.entities, '"own", "spot", a callable or None')
         for name in ("max_fanout", "max_reached"):
-            validation.whole(name, getattr(self, name), "a whole number from 1 up", low=1)
+            validation.integer(name, getattr(self, name), "a whole number from 1 up", low=1)
 
 
 _BULK = 64  # edges of one batch from which on they go straight into new arrays (in a large graph: 1/256 of it)

@@ -51,7 +51,7 @@ class VectorIndex:
         for name, value, least in (("dim", dim, 1), ("prefix", prefix, 1), ("compact_from", compact_from, 0)):
             auto = name == "compact_from" and isinstance(value, str) and value == "auto"
             if value is not None and not auto:
-                validation.whole(name, value, f"at least {least}, or None", low=least)
+                validation.integer(name, value, f"at least {least}, or None", low=least)
         self.watermark = 0
         self._dim = dim
         self._prefix, self._compact_from = prefix, compact_from
@@ -172,7 +172,9 @@ class VectorIndex:
             return np.zeros((0, self._dim or 0), np.float32)
         for key, vector in zip(keys, vectors, strict=True):
             if isinstance(vector, str) or not hasattr(vector, "__len__"):
-                raise EmbeddingError(f"the vector of {key!r} is {validation.shown(vector)}, expected a list of numbers")
+                raise EmbeddingError(
+                    f"the vector of {key!r} is {validation.display(vector)}, expected a list of numbers"
+                )
         dim = self._dim or len(vectors[0])
         for key, vector in zip(keys, vectors, strict=True):
             if len(vector) != dim:
@@ -197,7 +199,7 @@ class VectorIndex:
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
         """The k most similar ids, among `allowed` when given. The same frozenset asked again costs nothing extra."""
         if type(k) is not int or k < 1:
-            validation.whole("k", k, "a whole number of at least 1", low=1)
+            validation.integer("k", k, "a whole number of at least 1", low=1)
         self._consider()
         (picture, sketch), rows = (self._now, None) if allowed is None else self._allowed(allowed)
         if picture.n == len(picture.dead) or (rows is not None and not len(rows)):

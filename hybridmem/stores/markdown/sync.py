@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Edge, Memory, Status
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, StoreError
-from hybridmem.filters.parse import clean
 from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
 from hybridmem.stores.markdown.seen_files import Ledger, Seen
 from hybridmem.stores.sql.writer import cleaned

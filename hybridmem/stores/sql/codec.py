@@ -14,8 +14,8 @@ import numpy as np
 from hybridmem.core import validation
 from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Memory
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, EmbeddingError
-from hybridmem.filters.parse import clean
 from hybridmem.stores.sql.validation import check_edge, check_memory, check_namespace, check_view, seconds
 
 __all__ = [

@@ -104,7 +104,7 @@ def restore(
                 last = log.at = _number(log, row, last) if exact else now
             done += _replay(log, row)
         except (LookupError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            told = validation.shown(row)
+            told = validation.display(row)
             raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {told}") from error
         if done % _CHUNK == 0:
             log.flush()

@@ -9,8 +9,8 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import View
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Memory, Status
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
-from hybridmem.filters.parse import clean
 
 __all__ = ["check_edge", "check_memory", "check_namespace", "check_view", "seconds"]
 
@@ -18,6 +18,7 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _OPTIONAL = (str, type(None))
+check_namespace = validation.namespace
 
 
 def check_memory(memory: Memory, /, *, namespace: str) -> None:
@@ -39,13 +40,6 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
     if memory.supersedes and memory.supersedes == memory.id:
         raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
     _check_numbers(memory)
-
-
-def check_namespace(namespace: str, /) -> str:
-    """The namespace itself, or an error when it is not text that can be stored."""
-    if not isinstance(namespace, str) or clean(namespace) != namespace:
-        validation.refuse("namespace", namespace, "encodable text")
-    return namespace
 
 
 def check_view(view: Any, /) -> None:

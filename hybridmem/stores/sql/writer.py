@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Changed, Progress, View
+from hybridmem.core.protocols import Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
 from hybridmem.stores.sql import codec
@@ -48,7 +48,7 @@ class Writer:
 
         What a memory supersedes must be known, unless `strict` is off (an import that holds only a part). An update
         keeps confidence and vitals that were not given (1.0, 0, None). With `base`, the memories as they stood when
-        they were read, every field is taken as it is, and `Changed` says that one has changed since.
+        they were read, every field is taken as it is, and `WriteConflict` says that one has changed since.
         """
         codec.check_namespace(namespace)
         memories = validation.listed("memories", memories, "Memory objects")
@@ -123,7 +123,7 @@ def _check_base(log: Any, base: Sequence[Memory], namespace: str) -> None:
     for old in base:
         now = reads.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
         if now != old:
-            raise Changed(now)
+            raise WriteConflict(now)
 
 
 def cleaned(ids: Sequence[str], /) -> Sequence[str]:

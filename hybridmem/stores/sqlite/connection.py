@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from hybridmem.core import validation
-from hybridmem.core.forks import PATIENCE, guard, torn
+from hybridmem.core.forks import PATIENCE, guard, interrupted
 from hybridmem.core.times import epoch
 from hybridmem.errors import StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filters.sql import dig
@@ -134,7 +134,7 @@ class Pool:
             self._lent.pop()
             time.sleep(0.0005)
             self._lent.append(None)
-        if torn():
+        if interrupted():
             self._lent.pop()
             raise StoreError(_TORN.format(path=self.path, patience=PATIENCE))
 

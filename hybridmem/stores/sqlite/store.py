@@ -105,7 +105,7 @@ class SQLiteStore(SQLiteWriter):
         """The memories in view, by id: those after a given id, at most `limit` of them."""
         condition = self._sql(filters.parse(filter), view)
         if limit is not None:
-            validation.whole("limit", limit, "a whole number from 0 up, or None", low=0)
+            validation.integer("limit", limit, "a whole number from 0 up, or None", low=0)
         return self._pages(view, condition, limit, *cleaned([after] if after is not None else [""]))
 
     def _pages(self, view: View, condition: filters.SQL, limit: int | None, after: str) -> Iterator[Memory]:
@@ -203,7 +203,7 @@ class SQLiteStore(SQLiteWriter):
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
         """The view's changes after `since`, oldest first, all from one moment; from 0 the state as it stands."""
         check_view(view)
-        validation.whole("since", since, "a seq: a whole number from 0 up", low=0)
+        validation.integer("since", since, "a seq: a whole number from 0 up", low=0)
         since = min(since, 2**62)  # what SQLite counts to
         with translate(self.path):
             with self._pool.snapshot() as conn:

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Context, Ranking
+from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Spread
+from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.prior import NamedDate, Period, Substance, named_period
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem.core.times import epoch
-from hybridmem.core.types import Activation, Context, Ranking
+from hybridmem.core.types import Activation, Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
@@ -22,6 +22,7 @@ from hybridmem.fusion.stages import (
     Spread,
     stage_name,
 )
+from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.boost import bounded
 from tests.support.items import READER, Row, arm
 

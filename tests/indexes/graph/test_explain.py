@@ -8,8 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from hybridmem.core.protocols import Change
-from hybridmem.core.types import Activation, Context, Edge, Hits, Memory, Ranking
+from hybridmem.core.types import Activation, Edge, Hits, Memory, Ranking
 from hybridmem.fusion.stages import Competition, Conflicts, Pack
+from hybridmem.fusion.stages.base import Context
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.graph.explain import arm_paths, explain_arm, path_line
 from hybridmem.indexes.graph.index import GraphIndex
