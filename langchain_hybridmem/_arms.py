@@ -25,7 +25,7 @@ from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._filters import check_of, joined, store_filter
 from langchain_hybridmem._scores import Scored, asimilarities, similarities
 
-__all__ = ["Arm", "ArmQuery", "ScoredDocuments", "arms_of", "documents_of"]
+__all__ = ["Arm", "ArmQuery", "RunnableCall", "ScoredDocuments", "arms_of", "documents_of"]
 
 _KEYWORDS = frozenset({"k", "filter", "with_scores", "as_of", "namespace", "min_confidence"})
 _OURS = "langchain_hybridmem"
@@ -235,7 +235,7 @@ class Arm:
                 marked = query.scores and _is_overridden(inner)
                 keywords["with_scores"] = marked
         keywords.update(query.search_kwargs)
-        call = _Call(runnable, config, keywords)
+        call = RunnableCall(runnable, config, keywords)
         can_deepen = "k" in self.keywords and "k" not in query.search_kwargs
         read = partial(_hits, arm=self.name, check=check, marked=marked)
         return ArmRequest(partial(call.now, text), partial(call.later, text), read, can_deepen, self.latency)
@@ -274,7 +274,7 @@ class Arm:
         return _stand_in(_WithSimilarities, retriever), keywords, check
 
 
-class _Call(NamedTuple):
+class RunnableCall(NamedTuple):
     """A call of a runnable, in sync and async code."""
 
     runnable: Any

@@ -16,7 +16,9 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-__all__ = ["ParentRetriever", "RunManager", "child_config"]
+from hybridmem.core.fanout import in_thread
+
+__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config"]
 
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
@@ -89,3 +91,34 @@ def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm:
     child.pop("run_name", None)
     child.pop("run_id", None)
     return child  # type: ignore[return-value]
+
+
+class SearchRetriever(BaseRetriever):
+    """A retriever with a sync and an async search. A subclass that overrides only the sync search gets it in both.
+
+    Otherwise code such as a per-user filter in `_get_relevant_documents` would not run in async programs.
+    """
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
+    ) -> list[Document]:
+        if not _sync_search_is_newer(type(self)):
+            return await self._asearch(query, run_manager, **kwargs)
+        if self._new_arg_supported and run_manager is not None:
+            kwargs["run_manager"] = run_manager.get_sync()
+        return await in_thread(lambda: self._get_relevant_documents(query, **kwargs))
+
+    async def _asearch(
+        self, query: str, run_manager: AsyncCallbackManagerForRetrieverRun | None, **kwargs: Any
+    ) -> list[Document]:
+        raise NotImplementedError
+
+
+def _sync_search_is_newer(cls: type) -> bool:
+    """Whether a user's subclass overrides the sync search and no class after it the async one."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] == __package__ or "_aget_relevant_documents" in vars(base):
+            return False
+        if "_get_relevant_documents" in vars(base):
+            return True
+    return False

@@ -15,7 +15,7 @@ from hybridmem.core.fanout import OnError, check_policy
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.options import MEMORY_ARMS, shaped
+from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
 from llamaindex_hybridmem._arms import arms_of
 from llamaindex_hybridmem._calling import CalledRetriever
 from llamaindex_hybridmem._results import FusedNode
@@ -42,7 +42,7 @@ class FusionRetriever(CalledRetriever):
     retrievers: a list, or a dict of named ones (an index's `as_retriever()`, ours, any `BaseRetriever`).
     retriever_weights: one for each, or a dict by name; an arm of weight 0 is not asked.
     mode: "rrf" (with c = 60), "relative", "distribution" or "convex". recipe: a name, a file, or a `Fusion`.
-    gate, dedup, half_life: see `hybridmem.retrievers.options.shaped`. filters: `MetadataFilters` or hybridmem's filter.
+    gate, dedup, half_life: see `hybridmem.retrievers.options.make_recipe`. filters: `MetadataFilters` or hybridmem's filter.
     on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
     (one number for all, or a dict by name).
 
@@ -77,7 +77,7 @@ class FusionRetriever(CalledRetriever):
         names = [arm.name for arm in arms]
         _check_timeouts(on_error, timeout, names)
         parts = {"weights": retriever_weights, "gate": gate, "dedup": dedup, "half_life": half_life}
-        shape = shaped(recipe, mode=mode, c=c, arms=names, **parts)
+        shape = make_recipe(recipe, mode=mode, c=c, arms=names, **parts)
         self._retrievers = {arm.name: arm.retriever for arm in arms}
         source = ArmsSource.over(arms, shape, on_error, timeout, clock)
         base = {"callback_manager": callback_manager, "objects": objects, "object_map": object_map, "verbose": verbose}
@@ -96,7 +96,7 @@ class FusionRetriever(CalledRetriever):
         recipe: Fusion | None = None
         if shape:
             weights = shape.pop("retriever_weights", None)
-            recipe = shaped(shape.pop("recipe", memory.recipe), weights=weights, arms=MEMORY_ARMS, **shape)
+            recipe = make_recipe(shape.pop("recipe", memory.recipe), weights=weights, arms=MEMORY_ARMS, **shape)
         called = Settings().changed(**{name: settings[name] for name in _CALLED if name in settings})
         made = cls.__new__(cls)
         made._retrievers = {}  # noqa: SLF001

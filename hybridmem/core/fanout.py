@@ -17,17 +17,18 @@ from hybridmem.errors import ArmError, ConfigError
 
 __all__ = [
     "Job",
+    "Latency",
     "OnError",
     "Outcome",
-    "Latency",
+    "Steps",
     "adrive",
+    "apply_policy",
     "arun",
     "check_policy",
     "drive",
     "in_thread",
-    "run_one",
     "run",
-    "apply_policy",
+    "run_one",
 ]
 
 T = TypeVar("T")
@@ -389,7 +390,7 @@ async def in_thread(call: Callable[[], T], /, *, timeout: float | None = None) -
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle_future(value: Any, error: BaseException | None) -> None:
+    def resolve(value: Any, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -398,7 +399,7 @@ async def in_thread(call: Callable[[], T], /, *, timeout: float | None = None) -
             future.set_result(value)
 
     def expire() -> None:
-        settle_future(None, asyncio.TimeoutError())
+        resolve(None, asyncio.TimeoutError())
 
     def later(work: Callable[..., None], *args: Any) -> None:
         try:
@@ -409,7 +410,7 @@ async def in_thread(call: Callable[[], T], /, *, timeout: float | None = None) -
     def done(value: Any, error: BaseException | None) -> None:
         if isinstance(error, StopIteration):  # a future refuses to carry it
             error = RuntimeError(f"StopIteration: {error}")
-        later(settle_future, value, error)
+        later(resolve, value, error)
 
     def started() -> None:
         later(lambda: loop.call_later(timeout or 0.0, expire))

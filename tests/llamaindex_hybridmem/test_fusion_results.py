@@ -14,7 +14,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.stages import HalfLife, QualityGate
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.options import shaped
+from hybridmem.retrievers.options import make_recipe
 from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
 from llamaindex_hybridmem._results import notes_of
@@ -101,7 +101,7 @@ def test_a_result_may_be_handled_in_any_way_first(first):
 def test_receipts_tell_of_the_scores_as_they_were():
     """LlamaIndex's own fusion writes into the nodes it is given; so may anyone who keeps them."""
     lists = [scored("AB", [0.9, 0.4]), scored("BA", [0.8, 0.7])]
-    found = fuse(shaped(gate=0.5), "q", list(zip("ab", lists, strict=True)), NOW, None).nodes
+    found = fuse(make_recipe(gate=0.5), "q", list(zip("ab", lists, strict=True)), NOW, None).nodes
     for rows in lists:
         for row in rows:
             row.score = 0.01
@@ -129,7 +129,7 @@ def test_straight_from_the_hits_as_through_the_stages(lists, gate, weights, stre
     named = [
         (name, scored([pool[i] for i, _ in rows], [s for _, s in rows])) for name, rows in zip("ab", lists, strict=True)
     ]
-    recipe = shaped(weights=weights, gate=gate, dedup=True, half_life=HalfLife(strength=strength))
+    recipe = make_recipe(weights=weights, gate=gate, dedup=True, half_life=HalfLife(strength=strength))
     answer = fuse(recipe, "q", named, NOW, k)
     arms = [to_arm_list((name, rows, [row.score for row in rows])) for name, rows in named]
     staged = recipe.run(arms, reader=NodeReader(), query="q", now=NOW, k=k, trace=Trace())
@@ -185,10 +185,10 @@ def test_a_memory_with_another_recipe(memory):
     plain = FusionRetriever.from_memory(memory, recipe="rrf", retriever_weights={"bm25": 1}, verbose=True)
     assert plain.recipe.mode == "rrf"
     assert told(plain.retrieve("Lisbon")) == [(r.id, r.score) for r in memory.search("Lisbon", recipe=plain.recipe)]
-    shaped = FusionRetriever.from_memory(memory, dedup=False, half_life=HalfLife(strength=0))
-    assert shaped.recipe.dedup is None
-    assert shaped.recipe.mode == memory.recipe.mode
-    assert {"m3", "m4"} <= set(ids(shaped.retrieve("Lisbon office trams")))
+    make_recipe = FusionRetriever.from_memory(memory, dedup=False, half_life=HalfLife(strength=0))
+    assert make_recipe.recipe.dedup is None
+    assert make_recipe.recipe.mode == memory.recipe.mode
+    assert {"m3", "m4"} <= set(ids(make_recipe.retrieve("Lisbon office trams")))
     with pytest.raises(ConfigError, match="gate floor names unknown arm 'words': the arms are 'bm25', 'vector'"):
         FusionRetriever.from_memory(memory, gate={"words": 1.0})
     with pytest.raises(ConfigError, match="unknown setting 'k': the settings are similarity_top_k"):
