@@ -91,7 +91,7 @@ class _StandIn(BaseRetriever):
 
 
 class _InThread(_StandIn):
-    """A retriever without async code of its own: called in a thread, and with keywords, which LangChain would refuse."""
+    """A retriever without async code of its own: called in a thread, with keywords that LangChain would refuse."""
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from langchain_core.documents import Document
@@ -48,9 +48,9 @@ def store_filter(vectorstore: VectorStore, filter: Any, /) -> tuple[Any, Check |
     """The filter to hand to a store, if any, and the predicate to apply to its results.
 
     A store gets a filter only in a language that we know: a function (InMemoryVectorStore), Chroma's `where`, and
-    equalities of PGVector. FAISS filters only its 20 nearest documents and Qdrant takes objects of its own, so for these
-    and all others the results are filtered here. What is not in our language is taken for the store's own and handed
-    over as it is.
+    equalities of PGVector. FAISS filters only its 20 nearest documents and Qdrant takes objects of its own, so for
+    these and all others the results are filtered here. What is not in our language is taken for the store's own and
+    handed over as it is.
     """
     names = {cls.__name__ for cls in type(vectorstore).__mro__}
     if "InMemoryVectorStore" in names:
@@ -97,7 +97,7 @@ def _tests(condition: Condition) -> Iterator[Test]:
 
 
 def _chroma(condition: Condition) -> dict[str, Any] | None:
-    """A filter in Chroma's language, None where Chroma cannot express it, or for times, whose stored form is unknown."""
+    """A filter in Chroma's language, None where Chroma has no such filter, and for times, whose form is unknown."""
     if any(test.field.type == "time" for test in _tests(condition)):
         return None
     try:

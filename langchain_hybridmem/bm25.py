@@ -99,11 +99,15 @@ class BM25Retriever(SearchRetriever):
 
         def invoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
 
         async def ainvoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
 
     else:
 
@@ -165,9 +169,7 @@ class BM25Retriever(SearchRetriever):
         **settings: Unpack[BM25Settings],
     ) -> Self:
         """Over documents; two with the same id stay two."""
-        return cls(
-            documents=list(documents), bm25_params=bm25_params, preprocess_func=preprocess_func, **settings
-        )
+        return cls(documents=list(documents), bm25_params=bm25_params, preprocess_func=preprocess_func, **settings)
 
     @classmethod
     def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryBM25Settings]) -> Self:
@@ -312,9 +314,7 @@ class _GivenVectorizer:
     def __init__(self, vectorizer: Any, items: Sequence[Document], terms: Callable[[str], list[str]]) -> None:
         self.vectorizer, self.items, self._terms = vectorizer, list(items), terms
 
-    def search(
-        self, query: str, /, *, k: int, check: Callable[[Document], bool] | None = None
-    ) -> list[LexicalHit]:
+    def search(self, query: str, /, *, k: int, check: Callable[[Document], bool] | None = None) -> list[LexicalHit]:
         """The k best documents that pass the check."""
         scores = self.vectorizer.get_scores(self._terms(query))
         hits = [LexicalHit(self.items[place], float(scores[place])) for place in np.argsort(scores)[::-1]]

@@ -170,9 +170,7 @@ class FusionRetriever(ParentRetriever):
         given: dict[str, Any] = dict(kwargs)
         return await self._in_arun(check_query(input), config, given, partial(self._asearch, input, given, None))
 
-    def explain(
-        self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]
-    ) -> Explanation:
+    def explain(self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(key)` for one that is not."""
         explanations: list[Explanation] = []
         given: dict[str, Any] = dict(kwargs)
@@ -185,7 +183,9 @@ class FusionRetriever(ParentRetriever):
         """The same, without blocking the event loop."""
         explanations: list[Explanation] = []
         given: dict[str, Any] = dict(kwargs)
-        await self._in_arun(check_query(query), config, given, partial(self._asearch, query, given, explanations.append))
+        await self._in_arun(
+            check_query(query), config, given, partial(self._asearch, query, given, explanations.append)
+        )
         return explanations[0]
 
     def _search(

@@ -99,11 +99,15 @@ class GraphRetriever(SearchRetriever):
 
         def invoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[GraphCall]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
 
         async def ainvoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[GraphCall]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
 
     else:
 
@@ -328,7 +332,9 @@ def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     if not given and settings.get("built") is not None:
         given = ["documents"]
     if len(given) != 1:
-        raise ConfigError(f"GraphRetriever got {' and '.join(given) or 'none'}: give exactly one of memory, documents and store")
+        raise ConfigError(
+            f"GraphRetriever got {' and '.join(given) or 'none'}: give exactly one of memory, documents and store"
+        )
     if given == ["store"]:
         _check_store(settings["store"], settings.get("seed"))
     for name in ("seed", "seeds"):

@@ -79,11 +79,15 @@ class VectorRetriever(SearchRetriever):
 
         def invoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[VectorCall]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
 
         async def ainvoke(  # type: ignore[override]
             self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[VectorCall]
-        ) -> list[Document]: ...
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
 
     else:
 
@@ -249,7 +253,9 @@ class VectorRetriever(SearchRetriever):
 
         def request(depth: int) -> Job:
             how = {"search_type": self.search_type, "keywords": {**keywords, "k": depth}}
-            return Job("vector", partial(search_store, store, query, **how), partial(asearch_store, store, query, **how))
+            return Job(
+                "vector", partial(search_store, store, query, **how), partial(asearch_store, store, query, **how)
+            )
 
         passes = None if check is None else _of_document(check)
         hits: Scored = yield from search_deeper(request, call.k, passes)

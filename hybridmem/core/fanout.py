@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from hybridmem.errors import ArmError, ConfigError
 
@@ -53,7 +53,7 @@ class Latency:
         self.seconds = 1.0
 
     def took(self, seconds: float) -> None:
-        """Record a duration; an increase counts up to three times the usual, because a busy machine may delay a call."""
+        """Record a duration. It counts up to three times the usual one: a busy machine may delay a call."""
         seconds = min(seconds, max(3 * self.seconds, HICCUP))
         self.seconds = seconds if seconds > self.seconds else 0.2 * self.seconds + 0.8 * seconds
 
@@ -338,9 +338,7 @@ def _too_late(job: Job) -> Outcome:
 # --- async code
 
 
-async def arun(
-    jobs: Sequence[Job], /, *, limit: int | None = None, on_error: OnError = "skip"
-) -> list[Outcome]:
+async def arun(jobs: Sequence[Job], /, *, limit: int | None = None, on_error: OnError = "skip") -> list[Outcome]:
     """The same on the event loop, which is never blocked: async arms are awaited together, plain ones run in threads.
 
     With `on_error="raise"` the first failure cancels the others.
@@ -387,48 +385,54 @@ async def in_thread(call: Callable[[], T], /, *, timeout: float | None = None) -
     A hung call does not stop the interpreter from exiting. `timeout` counts from the call's start, not from when it
     was queued.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def resolve(value: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
-
-    def expire() -> None:
-        resolve(None, asyncio.TimeoutError())
-
-    def later(work: Callable[..., None], *args: Any) -> None:
-        try:
-            loop.call_soon_threadsafe(work, *args)
-        except RuntimeError:
-            return  # the loop was closed meanwhile: nobody waits any more
-
-    def done(value: Any, error: BaseException | None) -> None:
-        if isinstance(error, StopIteration):  # a future refuses to carry it
-            error = RuntimeError(f"StopIteration: {error}")
-        later(resolve, value, error)
-
-    def started() -> None:
-        later(lambda: loop.call_later(timeout or 0.0, expire))
-
+    waiting = _Waiting[T](timeout)
     pool = _pool
-    task = _Task(call, done, None if timeout is None else started)
+    task = _Task(call, waiting.done, None if timeout is None else waiting.started)
     pool.submit(task, beyond=pool.is_worker)
     try:
-        return await future
-    finally:
-        if not future.done() or future.cancelled() or isinstance(future.exception(), asyncio.TimeoutError):
-            pool.abandon(task)
+        return await waiting.future
+    except (asyncio.CancelledError, asyncio.TimeoutError):
+        pool.abandon(task)
+        raise
+
+
+class _Waiting(Generic[T]):
+    """A future of the running loop that a pool thread resolves."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout = timeout
+        self.future: asyncio.Future[T] = self._loop.create_future()
+
+    def started(self) -> None:
+        """Start the timeout."""
+        self._later(lambda: self._loop.call_later(self._timeout or 0.0, self._resolve, None, asyncio.TimeoutError()))
+
+    def done(self, value: Any, error: BaseException | None) -> None:
+        """Pass on the value or the error of the call."""
+        if isinstance(error, StopIteration):  # a future refuses to carry it
+            error = RuntimeError(f"StopIteration: {error}")
+        self._later(lambda: self._resolve(value, error))
+
+    def _resolve(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+
+    def _later(self, work: Callable[[], Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            return  # the loop was closed meanwhile: nobody waits any more
 
 
 # --- steps: code that is the same in sync and async programs
 
 Steps = Generator[Sequence[Job], list[Outcome], T]
-"""A computation that yields jobs and receives their outcomes, so that sync and async code differ in the driver alone."""
+"""A computation that yields jobs and receives their outcomes: sync and async code differ in the driver alone."""
 
 
 def drive(steps: Steps[T], /, *, limit: int | None = None, on_error: OnError = "raise") -> T:

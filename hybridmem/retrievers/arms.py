@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hybridmem.core.fanout import Job, OnError, Outcome, Latency, Steps, check_policy, apply_policy
+from hybridmem.core.fanout import Job, Latency, OnError, Outcome, Steps, apply_policy, check_policy
 from hybridmem.core.types import ArmList, Ranking, Reader
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
@@ -142,9 +142,7 @@ class FusedArms:
         self.ranking = self._rank(self._trace)
 
     def _rank(self, trace: Trace | None) -> Ranking:
-        return self.recipe.run(
-            self.lists, reader=self.reader, query=self._query, now=self._now, k=self._k, trace=trace
-        )
+        return self.recipe.run(self.lists, reader=self.reader, query=self._query, now=self._now, k=self._k, trace=trace)
 
     def shares(self) -> list[float]:
         """The results' scores as shares of the best score possible, in (0, 1]."""
@@ -213,8 +211,7 @@ class ArmFusion(Generic[T]):
         while True:
             requests = {name: request(self.arms[name], name, depth) for name in pending}
             outcomes = yield [
-                Job(name, one.call, one.acall, self._timeout_of(name), one.latency)
-                for name, one in requests.items()
+                Job(name, one.call, one.acall, self._timeout_of(name), one.latency) for name, one in requests.items()
             ]
             failed = apply_policy(outcomes, on_error=self.on_error)
             failed.update(self._read(outcomes, requests, hits))
@@ -225,9 +222,7 @@ class ArmFusion(Generic[T]):
             if depth is None or k is None or len(fused.ranking.keys) >= k or not thinned:
                 return fused
             pending = [
-                name
-                for name in pending
-                if name in hits and requests[name].can_deepen and hits[name].returned >= depth
+                name for name in pending if name in hits and requests[name].can_deepen and hits[name].returned >= depth
             ]
             if not pending:
                 return fused

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.forks import guard
 from hybridmem.errors import ConfigError
-from hybridmem.core import validation
 from hybridmem.indexes.bm25.documents import Document
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.retrievers.lexical_file import LexicalFile, LexicalItem
@@ -174,14 +174,18 @@ class LexicalCorpus(Generic[T]):
         return [item.key for item in items]
 
     def begin(self, rows: Iterable[tuple[str | None, Mapping[str, str], T]], /) -> None:
-        """Add the items of a constructor. Two with the same key stay two; those that the file has already are skipped."""
+        """Add the items of a constructor: two with the same key stay two, those in the file already are skipped."""
         rows, first = list(rows), set()
         if self._file is not None and self._items:
             content = self._file.content
             known = {(key, content(fields, item)) for key, (item, fields) in self._items.items()}
             unnamed = {stored for key, stored in known if key.startswith("#")}
             marked = [(row, content(row[1], row[2])) for row in rows]
-            rows = [row for row, stored in marked if (stored not in unnamed if not row[0] else (row[0], stored) not in known)]
+            rows = [
+                row
+                for row, stored in marked
+                if (stored not in unnamed if not row[0] else (row[0], stored) not in known)
+            ]
         unique: list[tuple[str | None, Mapping[str, str], T]] = []
         for key, fields, item in rows:
             unique.append((None if key in first else key, fields, item))

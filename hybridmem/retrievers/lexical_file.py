@@ -56,7 +56,7 @@ class StoredCorpus(NamedTuple):
 
 
 class LexicalFile(Generic[T]):
-    """Items in a SQLite file, which is open only during a call. `write` makes an item a JSON value, `read` reverts it."""
+    """Items in a SQLite file, open only during a call. `write` makes an item a JSON value, `read` reverts it."""
 
     def __init__(self, path: str | Path, *, write: Callable[[T], Any], read: Callable[[Any], T]) -> None:
         self.path = Path(path)
@@ -132,7 +132,7 @@ class LexicalFile(Generic[T]):
             return settings
 
     def load(self, like: Any, /) -> StoredCorpus:
-        """The content of the file. `like` is an empty index of the wanted kind: a stored one that differs is ignored."""
+        """The file's content. `like` is an empty index of the wanted kind; a stored one that differs is ignored."""
         with self._open() as db:
             rows = db.execute("SELECT key, fields, item, checksum, version FROM items ORDER BY position").fetchall()
             blob, version = self._read_info(db, "index", None), self._read_info(db, "index version", 0)

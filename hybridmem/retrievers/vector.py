@@ -24,7 +24,7 @@ from hybridmem.filters.predicate import compile_predicate, to_chroma
 from hybridmem.indexes.vector.chroma import HNSW, connect, disconnect, similarity_in, translated
 from hybridmem.indexes.vector.index import VectorIndex
 
-__all__ = ["ChromaTextCorpus", "TextHit", "TextItem", "TextCorpus", "MemoryTextCorpus", "open_corpus", "content_id"]
+__all__ = ["ChromaTextCorpus", "MemoryTextCorpus", "TextCorpus", "TextHit", "TextItem", "content_id", "open_corpus"]
 
 _JSON, _NAME, _DIM, _RICH = "hybridmem:json", "hybridmem:embedder", "hybridmem:dimension", "hybridmem:rich"
 _BATCH = 2000
@@ -32,7 +32,7 @@ DEEPER = 4
 
 
 class TextItem(NamedTuple):
-    """A text with its id and metadata. `embedded` is the text to embed, where it is more than `text`; `vector`, if known."""
+    """A text with id and metadata. `embedded` is the text to embed, where that differs; `vector`, if known."""
 
     id: str
     text: str
@@ -86,9 +86,7 @@ class TextCorpus:
         """The k items with the highest cosine that match the filter and pass the check."""
         return self.nearest(self.embedder.query(query), k=k, filter=filter, check=check)
 
-    async def asearch(
-        self, query: str, /, *, k: int, filter: Any = None, check: Check | None = None
-    ) -> list[TextHit]:
+    async def asearch(self, query: str, /, *, k: int, filter: Any = None, check: Check | None = None) -> list[TextHit]:
         """The same without blocking the event loop."""
         vector = await self.embedder.aquery(query)
         return await in_thread(lambda: self.nearest(vector, k=k, filter=filter, check=check))
@@ -150,7 +148,7 @@ class MemoryTextCorpus(TextCorpus):
 
 
 class ChromaTextCorpus(TextCorpus):
-    """Items in a Chroma collection, in a folder or on a server; it records the name of the embedder, which must match."""
+    """Items in a Chroma collection, in a folder or on a server, which records the name of the embedder."""
 
     def __init__(
         self,
@@ -236,9 +234,7 @@ class ChromaTextCorpus(TextCorpus):
         disconnect(self._client)
 
 
-def search_deeper(
-    request: Callable[[int], Job], k: int, check: Callable[[Any], bool] | None, /
-) -> Steps[list[Any]]:
+def search_deeper(request: Callable[[int], Job], k: int, check: Callable[[Any], bool] | None, /) -> Steps[list[Any]]:
     """The k best hits of a store that pass the check; it is asked ×4 deeper until k pass or it has no more.
 
     `request(depth)` is a job that returns a list of hits, best first.
@@ -276,7 +272,7 @@ def _filter_view(key: str, text: str, metadata: Mapping[str, Any]) -> dict[str, 
 def _where(
     filter: Any, rich: AbstractSet[str]
 ) -> tuple[dict[str, Any] | None, Callable[[Mapping[str, Any]], bool] | None]:
-    """The filter for Chroma and the predicate for its results. What we cannot parse is taken for Chroma's own language."""
+    """The filter for Chroma and the predicate for its results. What we cannot parse is taken for Chroma's own."""
     if filter is None:
         return None, None
     try:

@@ -9,16 +9,16 @@ import pytest
 from hybridmem.core.fanout import (
     POOL_SIZE,
     Job,
-    Outcome,
     Latency,
+    Outcome,
     adrive,
+    apply_policy,
     arun,
     check_policy,
     drive,
     in_thread,
-    run_one,
     run,
-    apply_policy,
+    run_one,
 )
 from hybridmem.errors import ArmError, ConfigError
 

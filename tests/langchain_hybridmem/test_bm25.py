@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-import sqlite3
-from contextlib import closing
 import random
+import sqlite3
 import warnings
+from contextlib import closing
 from datetime import date, datetime, timezone
 
 import pytest
@@ -222,7 +222,9 @@ def test_settings_that_only_rank_bm25_has_choose_it():
         index = BM25Retriever.from_texts(TEXTS, **settings)._corpus().index
         assert isinstance(index, RankBM25Index)
         assert index.variant == settings["bm25_variant"]
-    assert BM25Retriever.from_texts(TEXTS, bm25_variant="plus", language="english")._corpus().index.analyzer == Analyzer()
+    assert (
+        BM25Retriever.from_texts(TEXTS, bm25_variant="plus", language="english")._corpus().index.analyzer == Analyzer()
+    )
     assert isinstance(BM25Retriever.from_texts(TEXTS, engine="fts5")._corpus().index, FTS5Index)
 
 
