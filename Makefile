@@ -8,10 +8,10 @@ RIGOUR := tests/fusion tests/core/test_fanout.py
 
 unexport PYTHONDONTWRITEBYTECODE  # keep compiled bytecode: later imports are faster
 
-.PHONY: demo test coverage lint types bench quality docs browser clean help
+.PHONY: demo test coverage lint types bench quality docs pictures release-check browser clean help
 
 help:  ## list these commands
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/.demo  ## set up, install, and show ranked, explained results, offline
 	$(BIN)/python examples/quickstart.py
@@ -36,8 +36,12 @@ bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs
 quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets and write docs/quality.md (DATA=folder)
 	$(BIN)/python -m benchmarks.quality --write $(if $(DATA),--data $(DATA))
 
-docs: $(VENV)/.test $(VENV)/.wheel  ## run every code block of README and docs
-	$(BIN)/pytest -q tests/docs
+docs: $(VENV)/.docs  ## build the docs site into build/site, offline and without warnings
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+	@echo "build/site/index.html"
+
+release-check: $(VENV)/.test  ## build sdist and wheel, check metadata, install in clean environments, run the examples
+	$(BIN)/python .ci/release_check.py
 
 browser:  # the inspector and the pictures are tested in a real Chromium
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
@@ -66,9 +70,13 @@ $(VENV)/.wheel: $(BIN)/python $(SOURCES) | $(VENV)/.test
 	@cd / && $(abspath $(BIN))/python -c 'import hybridmem as h; assert "site-packages" in h.__file__, h.__file__'
 	@touch $@
 
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(UV) --group docs
+	@touch $@
+
 $(VENV)/.lint: $(BIN)/python pyproject.toml
 	$(UV) --group lint
 	@touch $@
 
 clean:  ## remove what was built
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,8 +21,8 @@ from common import OUT, alternate, arguments, clustered, table, write, zipf_text
 import numpy as np
 
 from hybridmem import HybridMemory, Memory
+from hybridmem.core.protocols import ArmQuery
 from hybridmem.embedding.embedder import as_embedder
-from hybridmem.indexes.view import Ask
 
 K = 8
 DEPTH = 100
@@ -159,8 +159,8 @@ def indexed(path, memories, vectors, question):
 
 def arms_of(memory, questions, vectors):
     """Each arm alone, as a user asks it, and all that a search asks of its indexes."""
-    space = memory._engine.space(memory._view())  # noqa: SLF001
-    asks = {question: Ask(question, vectors[question]) for question in questions}
+    space = memory._engine.search_view(memory._view())  # noqa: SLF001
+    asks = {question: ArmQuery(question, vectors[question]) for question in questions}
     words = {q: space.search("bm25", ask, k=DEPTH) for q, ask in asks.items()}
     seeds = {q: dict(zip(hits.ids[:20], hits.scores[:20], strict=True)) for q, hits in words.items()}
     meaning = {q: space.search("vector", ask, k=DEPTH) for q, ask in asks.items()}

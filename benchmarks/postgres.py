@@ -29,10 +29,10 @@ from postgres_rivals import DIM, K, add_hnsw, langchain, llamaindex
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import as_embedder
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.store import PostgresStore
 from tests.support import postgres_server
@@ -159,24 +159,24 @@ def indexed(url: str, memory: HybridMemory, question: Asked) -> float:
 def agreement(near: HybridMemory, exact: HybridMemory, questions: list[Asked]) -> tuple[float, float]:
     """How much of the exact 10 and 100 nearest HNSW finds."""
     found = []
-    spaces = [memory.store.space(View(), IndexSettings()) for memory in (near, exact)]
+    spaces = [memory.store.search_view(View(), IndexSettings()) for memory in (near, exact)]
     for q in questions:
-        ours, true = (space.search("vector", Ask(q.text, q.vector), k=100).ids for space in spaces)
+        ours, true = (space.search("vector", ArmQuery(q.text, q.vector), k=100).ids for space in spaces)
         found.append((len({*ours[:10]} & {*true[:10]}) / 10, len({*ours} & {*true}) / 100))
     return statistics.fmean(a for a, _ in found), statistics.fmean(b for _, b in found)
 
 
 def filtered(near: HybridMemory, exact: HybridMemory, questions: list[Asked], type_: str) -> Filtered:
     """The vector arm among memories of one type: fewest hits of k = 10, agreement with exact, median ms of both."""
-    spaces = [memory.store.space(View(), IndexSettings()) for memory in (near, exact)]
-    chosen = near.store.choose(view=View(), filter={"type": type_})
+    spaces = [memory.store.search_view(View(), IndexSettings()) for memory in (near, exact)]
+    chosen = near.store.lazy_ids(view=View(), filter={"type": type_})
     times: tuple[list[float], list[float]] = ([], [])
     counts, shared = [], []
     for q in questions:
         found = []
         for space, taken in zip(spaces, times, strict=True):
             start = time.perf_counter()
-            found.append(space.search("vector", Ask(q.text, q.vector, chosen), k=K).ids)
+            found.append(space.search("vector", ArmQuery(q.text, q.vector, chosen), k=K).ids)
             taken.append(time.perf_counter() - start)
         counts.append(len(found[0]))
         shared.append(len({*found[0]} & {*found[1]}) / K)
@@ -202,8 +202,8 @@ def hops(memory: HybridMemory, questions: list[Asked], *, spaced: bool) -> float
     """Median milliseconds of two hops from the 20 best hits of the words, fetched and spread."""
     taken = []
     for q in questions:
-        space = memory.store.space(View(q.space if spaced else ""), IndexSettings())
-        seeds = space.search("bm25", Ask(q.text), k=20)
+        space = memory.store.search_view(View(q.space if spaced else ""), IndexSettings())
+        seeds = space.search("bm25", ArmQuery(q.text), k=20)
         start = time.perf_counter()
         space.graph().spread(dict(zip(*seeds, strict=True)))
         taken.append(time.perf_counter() - start)

@@ -19,10 +19,10 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import common
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.evaluation.evaluate import load_cases, load_corpus
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.stores.postgres.store import PostgresStore
 from tests.support import postgres_server
 
@@ -53,9 +53,9 @@ def measure(stores: dict[str, PostgresStore], places: list[Path]) -> list[object
         for at, case in enumerate(cases):
             found = {}
             for name in ENGINES[at % 2 :] + ENGINES[: at % 2]:
-                space = stores[name].space(View(place.name), IndexSettings())
+                space = stores[name].search_view(View(place.name), IndexSettings())
                 start = time.perf_counter()
-                found[name] = space.search("bm25", Ask(case.query), k=TOP).ids
+                found[name] = space.search("bm25", ArmQuery(case.query), k=TOP).ids
                 times[name].append(1000 * (time.perf_counter() - start))
                 recall[name].append(len(set(found[name][:K]) & set(case.relevant)) / len(case.relevant))
             exact, other = (set(found[name]) for name in ENGINES)

@@ -10,6 +10,7 @@ called once before it is traced, so that imports and the first build of an index
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import threading
@@ -56,7 +57,7 @@ def trace(call: Callable[[], object]) -> Trace:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    switches = sum(before != after for before, after in zip(entered, entered[1:], strict=False))
+    switches = sum(before != after for before, after in itertools.pairwise(entered))
     return Trace(tuple(dict.fromkeys(entered)), switches)
 
 

@@ -100,7 +100,7 @@ def measure(kind, rows, questions, k):
 
 
 def upkeep(rows):
-    """What changes cost: load, one add, bytes out and in."""
+    """Cost of writes: load, and one add."""
     start = time.process_time()
     index = filled(rows)
     load = time.process_time() - start
@@ -110,20 +110,11 @@ def upkeep(rows):
         start = time.process_time()
         index.add(f"new {number}", row)
         adds.append(time.process_time() - start)
-    start = time.process_time()
-    data = index.to_bytes()
-    out = time.process_time() - start
-    start = time.process_time()
-    VectorIndex.from_bytes(data)
-    back = time.process_time() - start
     add = statistics.median(adds)
     return [
         f"{len(rows):,}",
         f"{load:.2f} s",
         f"{add * 1e3:.3f} ms",
-        f"{out:.2f} s",
-        f"{back:.2f} s",
-        f"{len(data) / 1e6:.0f} MB",
     ]
 
 

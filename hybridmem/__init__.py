@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hybridmem.memory.results import Result
     from hybridmem.text.analyzer import Analyzer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Analyzer": "text.analyzer",

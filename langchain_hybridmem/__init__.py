@@ -7,7 +7,10 @@
 | `GraphRetriever` | what reminds of what |
 | `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
-| `memory_tools` | a search tool and a save tool for an agent |
+| `HybridStore` | LangGraph's store over a HybridMemory |
+| `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
+| `MemoryMiddleware` | recall and saving for `create_agent`, without tool calls |
+| `memory_tools` | tools to search, save and forget for an agent |
 """
 
 from __future__ import annotations
@@ -30,14 +33,20 @@ if TYPE_CHECKING:
     from langchain_hybridmem.ensemble import EnsembleRetriever
     from langchain_hybridmem.fusion import FusionRetriever
     from langchain_hybridmem.graph import GraphRetriever
+    from langchain_hybridmem.middleware import MemoryMiddleware
+    from langchain_hybridmem.store import HybridStore
     from langchain_hybridmem.tools import memory_tools
     from langchain_hybridmem.vector import VectorRetriever
+    from langchain_hybridmem.vectorstore import HybridVectorStore
 
 __all__ = [
     "BM25Retriever",
     "EnsembleRetriever",
     "FusionRetriever",
     "GraphRetriever",
+    "HybridStore",
+    "HybridVectorStore",
+    "MemoryMiddleware",
     "VectorRetriever",
     "memory_tools",
 ]
@@ -47,6 +56,9 @@ _HOMES = {
     "EnsembleRetriever": "ensemble",
     "FusionRetriever": "fusion",
     "GraphRetriever": "graph",
+    "HybridStore": "store",
+    "HybridVectorStore": "vectorstore",
+    "MemoryMiddleware": "middleware",
     "VectorRetriever": "vector",
     "memory_tools": "tools",
 }

@@ -22,6 +22,7 @@ METAPHORS = {
 }  # fmt: skip
 ACROSS = {
     "docs/test_blocks.py": "code blocks of the pages in docs/",
+    "docs/test_site.py": "the docs site and its reference",
     "langchain_hybridmem/test_imports.py": "import cost and public names of the package",
     "langchain_hybridmem/test_standard.py": "LangChain's own standard tests",
     "llamaindex_hybridmem/test_engines.py": "query and chat engines of LlamaIndex over our retrievers",

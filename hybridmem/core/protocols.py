@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from hybridmem.core.types import Edge, Entry, Hits, Memory
+from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 
-__all__ = ["Change", "Index", "Progress", "Store", "Version", "View", "WriteConflict"]
+__all__ = [
+    "ArmQuery",
+    "Change",
+    "Embed",
+    "ExternalIndex",
+    "Index",
+    "LexicalIndex",
+    "Progress",
+    "SearchView",
+    "SearchesPool",
+    "Store",
+    "SupportsBM25Constants",
+    "SupportsBoundedThreads",
+    "SupportsCombinedSearch",
+    "SupportsExternalEdits",
+    "SupportsLazyFilter",
+    "SupportsServerSearch",
+    "SupportsVectorLoading",
+    "Version",
+    "View",
+    "WriteConflict",
+]
 
 _list = list  # `Store.list` hides the builtin inside the class
 
 Progress = Callable[[int, int | None], None]
 """Called with (done, total); total is None when unknown."""
+
+
+Embed = Callable[[Sequence[Memory]], Sequence[Any]]
+"""Makes the vectors of validated memories, one for each."""
 
 
 class View(NamedTuple):
@@ -45,6 +71,7 @@ class WriteConflict(Exception):  # noqa: N818 - a signal to retry, not an error 
         self.current = current
 
 
+@runtime_checkable
 class Store(Protocol):
     """The append-only log of memories. Every write gets the next `seq`; updates and deletions are new versions.
 
@@ -58,13 +85,14 @@ class Store(Protocol):
         /,
         *,
         namespace: str = "",
-        vectors: Sequence[Any] | None = None,
+        vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
 
-        `supersedes` hides the named memory.
+        `supersedes` hides the named memory. `vectors` has one vector (or None) for each memory, or is a function that
+        makes them after the memories are validated and before a lock is taken.
         An update keeps confidence, strength and access counts that have their default value (1.0, 0, None). With
         `base`, the memories as they were read, every field is written as given, and WriteConflict is raised when one
         has changed since.
@@ -92,6 +120,10 @@ class Store(Protocol):
     def entries(self, *, view: View) -> _list[Entry]: ...
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]: ...
     def namespaces(self) -> _list[str]: ...
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, sorted; one whose memories are all gone is among them."""
+        ...
+
     def last_seq(self) -> int:
         """The newest seq of the whole store. Cheap, because every search calls it."""
         ...
@@ -154,3 +186,161 @@ class Index(Protocol):
         ...
 
     def __len__(self) -> int: ...
+
+
+# --- search over one view
+
+
+class ArmQuery(NamedTuple):
+    """One query as the arms receive it: its text, its embedding if there is one, and the ids that may answer it."""
+
+    text: str
+    vector: Any = None
+    allowed: Set[str] | None = None
+
+
+class SearchView(Protocol):
+    """The indexes over one view of a store, in this process or in a server."""
+
+    thread_threshold: float
+    """Seconds: an arm that usually takes longer runs in its own thread."""
+
+    def refresh(self) -> None:
+        """Catch up with the store: the next search sees every write acknowledged before this call."""
+        ...
+
+    def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
+        """The k best hits of one arm, "bm25" or "vector"."""
+        ...
+
+    def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
+        """Raw scores of given memories by one arm; None where it cannot score one."""
+        ...
+
+    def coverage(self, query: ArmQuery, ids: Sequence[str], /) -> list[float]:
+        """The share of the query's information (sum of IDF) that each memory contains."""
+        ...
+
+    def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
+        """The entries of these memories; None for an id that is not in the view."""
+        ...
+
+    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
+        ...
+
+    def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
+        """Pairs among these memories that are joined by a `contradicts` edge."""
+        ...
+
+    def count(self) -> int:
+        """The number of memories in the view."""
+        ...
+
+    def save(self) -> None:
+        """Store snapshots of the indexes, so that the next open is fast."""
+        ...
+
+    def close(self) -> None:
+        """Release what the indexes hold open."""
+        ...
+
+
+class SearchesPool(Protocol):
+    """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
+
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        ...
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        ...
+
+
+# --- optional capabilities, checked with isinstance in memory/engine.py, memory/factory.py and indexes/view.py
+
+_S_contra = TypeVar("_S_contra", contravariant=True)
+
+
+@runtime_checkable
+class SupportsCombinedSearch(Protocol):
+    """A SearchView that answers both arms in one round trip."""
+
+    def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
+        """Each arm's k best hits and its scores of the other arm's hits; None: ask each arm by itself."""
+        ...
+
+
+class LexicalIndex(Protocol):
+    """BM25 over the texts of a view."""
+
+    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
+    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
+
+
+@runtime_checkable
+class SupportsBM25Constants(Protocol):
+    """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
+
+    def bm25_constants(self) -> tuple[float, float]:
+        """The k1 and b in use."""
+        ...
+
+    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+
+
+@runtime_checkable
+class SupportsLazyFilter(Protocol):
+    """A Store that evaluates a filter inside its searches and reads the matching ids only when they are needed."""
+
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]: ...
+
+
+@runtime_checkable
+class SupportsBoundedThreads(Protocol):
+    """A Store with few connections: it limits how many blocking calls run at a time, and cancels abandoned ones."""
+
+    async def in_thread(self, call: Callable[[], Any], /) -> Any: ...
+
+
+@runtime_checkable
+class SupportsServerSearch(Protocol[_S_contra]):
+    """A Store that searches by itself; the type parameter is the type of index settings."""
+
+    def adopt(self, settings: _S_contra, /) -> None:
+        """Take over the index settings of a memory; settings that contradict the stored ones raise ConfigError."""
+        ...
+
+    def search_view(self, view: View, settings: _S_contra, /) -> SearchView: ...
+
+
+@runtime_checkable
+class SupportsExternalEdits(Protocol):
+    """A Store whose memories are also changed by other programs, such as notes edited by hand."""
+
+    def watch(self, callback: Callable[[], None], /) -> None:
+        """Call `callback` now and whenever external changes were read."""
+        ...
+
+    def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]: ...
+
+
+@runtime_checkable
+class SupportsVectorLoading(Protocol):
+    """A Store that reads all vectors of a view in large pieces."""
+
+    def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]: ...
+
+
+@runtime_checkable
+class ExternalIndex(Protocol):
+    """An index with storage of its own, such as a Chroma folder."""
+
+    def reset_if_ahead(self, last_seq: int, /) -> bool:
+        """Empty the index when its watermark is above `last_seq` (an older store was restored); True if emptied."""
+        ...
+
+    def close(self) -> None:
+        """Close its files and connections."""
+        ...

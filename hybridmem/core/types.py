@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from hybridmem.core.times import epoch, iso
+
 __all__ = [
     "Activation",
     "ArmList",
+    "Candidates",
     "Edge",
     "Entry",
     "Graph",
@@ -29,6 +32,9 @@ class Memory:
 
     `source_id`: the document this is a chunk of; search returns only the best chunk of a document.
     `thread`: the conversation it belongs to; neighbours in a thread activate each other and are never collapsed.
+    `speaker`: who said it, a name or a role such as "user"; without it, "Name: …" at the start of the text counts.
+    `event_at`: when it happened, if that is not `created_at`; dates in questions and the half-life use it.
+    `expires_at`: from this time on no search returns it.
 
     >>> Memory("Ana moved to Lisbon", subject="ana", tags=("home",)).status
     'active'
@@ -53,12 +59,33 @@ class Memory:
     access_count: int = 0
     last_accessed: datetime | None = None
     supersedes: str | None = None
+    speaker: str = ""
+    event_at: datetime | None = None
+    expires_at: datetime | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def embedded(self) -> str:
         """The text that is embedded: the title, if there is one, and the text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as JSON-ready data, times as ISO-8601 text; `HybridMemory.add` accepts it again."""
+        result: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                value = list(value)
+            elif name in _TIMES:
+                seconds = epoch(value)
+                value = None if seconds is None else iso(seconds)
+            elif name == "metadata":
+                value = dict(value)
+            result[name] = value
+        return result
+
+
+_TIMES = frozenset({"created_at", "updated_at", "last_accessed", "event_at", "expires_at"})
 
 
 class Edge(NamedTuple):
@@ -85,6 +112,12 @@ class Entry(NamedTuple):
     last_accessed: float | None = None
     words: int | None = None
     """Number of words of the text; None: not counted."""
+    speaker: str | None = None
+    """Who said it, in lower case: `Memory.speaker`, or the "Name:" at the start of the text; None: unknown."""
+    cues: int = 0
+    """Bits: the text asks a question (1), has a first-person word (2), has a time word (4); see `text.cues`."""
+    event_at: float | None = None
+    expires_at: float | None = None
 
 
 class Hits(NamedTuple):
@@ -92,6 +125,20 @@ class Hits(NamedTuple):
 
     ids: list[str]
     scores: list[float]
+
+
+class Candidates(NamedTuple):
+    """The pool of one query in columns: every arm's raw score of every candidate, and their places in threads."""
+
+    ids: list[str]
+    scores: Mapping[str, list[float]]
+    """For each arm the raw score of each candidate; for BM25 0.0 means no match."""
+    baseline: Mapping[str, float]
+    """For each arm the raw score of an unrelated memory: 0.0 for BM25, mean − standard deviation for cosines."""
+    window: list[float] | None = None
+    """BM25 of each candidate together with two turns before and after; NaN without neighbours, None if none has any."""
+    previous: list[int] | None = None
+    """Position in `ids` of the turn before each candidate in its thread, −1 where it is not in the pool."""
 
 
 class ArmList(NamedTuple):
@@ -109,6 +156,8 @@ class ArmList(NamedTuple):
     """Why the arm was skipped (it failed or timed out and the policy is "skip"); None: it was not."""
     known: Mapping[str, float] | None = None
     """Raw scores of candidates that this arm did not list but can score, for recipes with `complete=True`."""
+    baseline: float = 0.0
+    """The raw score of an unrelated item, which the convex mode counts as 0."""
 
 
 class Ranking(NamedTuple):

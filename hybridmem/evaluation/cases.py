@@ -1,4 +1,4 @@
-"""Questions with their right answers, read from JSONL files and BEIR-style folders."""
+"""Labelled cases (a query and its relevant ids), and their readers for JSONL files and BEIR folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Case", "check_cases", "judged_cases", "load_cases", "load_corpus", "
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question, and the ids that answer it with their grades (1.0 where there is only right and wrong).
+    """A query, and the relevant ids with their grades (1.0 where relevance is binary).
 
     >>> Case("Where does Ana live?", {"m1": 1.0}, category="single-hop").relevant
     {'m1': 1.0}
@@ -32,7 +32,7 @@ class Case:
 
 
 def check_cases(cases: Iterable[Case], /) -> list[Case]:
-    """Cases as a list, each one a Case with a mapping of grades."""
+    """The cases as a validated list."""
     given = validation.listed("cases", cases, "cases: Case(query, relevant)")
     for case in given:
         if not isinstance(case, Case):
@@ -46,7 +46,7 @@ def check_cases(cases: Iterable[Case], /) -> list[Case]:
 
 
 def judged_cases(cases: Iterable[Case], /) -> list[Case]:
-    """Those that name a relevant id: the others can be asked, not judged."""
+    """The cases that name a relevant id; the others cannot be measured."""
     return [case for case in cases if any(grade > 0 for grade in case.relevant.values())]
 
 
@@ -68,7 +68,7 @@ def load_cases(source: str | Path | IO[str]) -> list[Case]:
 
 
 def load_questions(source: str | Path | IO[str]) -> list[str]:
-    """Questions alone: plain lines, JSONL cases, or a BEIR folder."""
+    """The queries of plain lines, JSONL cases, or a BEIR folder."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         return [case.query for case in load_cases(source)]
     questions = []
@@ -94,7 +94,7 @@ def _name(source: str | Path | IO[str]) -> str:
 
 
 def _lines(source: str | Path | IO[str]) -> Iterator[tuple[str, str]]:
-    """Each line that is not empty, with the place it stands at, for messages."""
+    """Each line that is not empty, with its position for messages."""
     if not isinstance(source, (str, Path)):
         numbered = enumerate(source, start=1)
         try:
@@ -111,7 +111,7 @@ def _lines(source: str | Path | IO[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_rows(source: str | Path | IO[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each JSON object of a JSONL file with the place it stands at, for messages: `notes.jsonl:12`."""
+    """Each JSON object of a JSONL file with its position for messages: `notes.jsonl:12`."""
     for line, where in _lines(source):
         yield _row(line, where), where
 

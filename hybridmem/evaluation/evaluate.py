@@ -1,4 +1,4 @@
-"""Cases in, figures out: how well a memory, or any retriever, finds what it should.
+"""Evaluation of memories and retrievers on labelled cases.
 
 >>> report = evaluate({"mine": lambda query: ["a", "b"]}, [Case("who?", {"b": 1.0})], ks=(1, 3))
 >>> report.mean("mine", "recall@3"), report.mean("mine", "mrr@10")
@@ -19,29 +19,29 @@ from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
 from hybridmem.evaluation.report import Report, Run
 
-__all__ = ["Asked", "Case", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
+__all__ = ["Case", "System", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
 
 KS = (1, 3, 5, 8, 10, 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A system made ready to be asked: `ask(case, k)` gives ids, best first."""
+class System:
+    """A system to evaluate: `ask(case, k)` returns ids, best first."""
 
     name: str
     ask: Callable[[Case, int], Sequence[str]]
     arm: bool = False
     dated: bool = False
-    """Whether it honours a case's `as_of`."""
+    """Whether it applies a case's `as_of`."""
     of: str = ""
-    """The system that this one is with a part left out."""
+    """The system of which this one is an ablation."""
 
 
 def result_id(item: Any, *, id_key: str | None = None) -> str:
     """The id of whatever a retriever returns: a string, a result, a Document, a node with or without its score.
 
-    `id_key` names the metadata key that holds it; without one the item's own id counts, and a LangChain Document
-    that has none is known by its text.
+    `id_key` names the metadata key of the id; without one the item's own id is used, and for a LangChain Document
+    without an id its text.
     """
     if isinstance(item, str):
         return item
@@ -73,10 +73,10 @@ def evaluate(
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Report:
-    """Ask every system every case, and judge the lists.
+    """Run every case on every system, and measure the lists.
 
     `systems` is a `HybridMemory` (measured arm by arm, fused, and without each of its stages in turn), a LangChain or
-    LlamaIndex retriever, a function from a query to ids, an `Asked`, or a mapping from names to any of these.
+    LlamaIndex retriever, a function from a query to ids, an `System`, or a mapping from names to any of these.
     `baseline` names the system that the others are compared with (default: the first).
     """
     ks = _depths(ks)
@@ -88,13 +88,13 @@ def evaluate(
     judged = judged_cases(everything)
     if not judged:
         raise ConfigError(f"none of the {len(everything)} cases names a relevant id: nothing to measure")
-    asked = _ready(systems, id_key=id_key, stages=stages)
-    names = [system.name for system in asked]
+    named = _all_systems(systems, id_key=id_key, stages=stages)
+    names = [system.name for system in named]
     if baseline and baseline not in names:
         raise ConfigError(f"baseline {baseline!r}: must be one of {', '.join(names)}")
     runs = []
-    for number, system in enumerate(asked):
-        step = _shifted(progress, number * len(judged), len(asked) * len(judged))
+    for number, system in enumerate(named):
+        step = _shifted(progress, number * len(judged), len(named) * len(judged))
         runs.append(_run(system, judged, depth=max(*ks, 10), progress=step))
     metrics = (*(f"recall@{k}" for k in ks), *(f"hit@{k}" for k in ks), "mrr@10", "ndcg@10")
     return Report(
@@ -116,8 +116,8 @@ def _depths(ks: Sequence[int]) -> list[int]:
     return given
 
 
-def _run(system: Asked, cases: Sequence[Case], *, depth: int, progress: Progress) -> Run:
-    """Ask one system all cases, one after another, with a clock beside it."""
+def _run(system: System, cases: Sequence[Case], *, depth: int, progress: Progress) -> Run:
+    """Run all cases on one system, one after another, and time each call."""
     lists, seconds = [], []
     for number, case in enumerate(cases):
         start = time.perf_counter()
@@ -136,20 +136,20 @@ def _run(system: Asked, cases: Sequence[Case], *, depth: int, progress: Progress
     )
 
 
-def _ready(systems: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
-    """Whatever was given, as a list of named systems."""
+def _all_systems(systems: Any, *, id_key: str | None, stages: bool) -> list[System]:
+    """The given systems as a list of named ones."""
     if not isinstance(systems, Mapping):
         systems = {"": systems}
     if not systems:
         raise ConfigError("no systems: give a memory, a retriever, a function, or a mapping of names to these")
-    ready: list[Asked] = []
+    all_systems: list[System] = []
     for name, system in systems.items():
-        ready.extend(_asked(str(name), system, id_key=id_key, stages=stages))
-    return ready
+        all_systems.extend(_systems(str(name), system, id_key=id_key, stages=stages))
+    return all_systems
 
 
-def _asked(name: str, system: Any, *, id_key: str | None, stages: bool) -> list[Asked]:
-    if isinstance(system, Asked):
+def _systems(name: str, system: Any, *, id_key: str | None, stages: bool) -> list[System]:
+    if isinstance(system, System):
         return [replace(system, name=name or system.name)]
     if hasattr(system, "search") and hasattr(system, "explain"):
         from hybridmem.evaluation.recording import memory_systems
@@ -166,19 +166,19 @@ def _asked(name: str, system: Any, *, id_key: str | None, stages: bool) -> list[
     )
 
 
-def _retriever(name: str, call: Callable[..., Any], *, id_key: str | None, dated: bool) -> Asked:
-    """A framework's retriever; ours on LangChain's side also understands `as_of`."""
+def _retriever(name: str, call: Callable[..., Any], *, id_key: str | None, dated: bool) -> System:
+    """A retriever of a framework; those of langchain_hybridmem also take `as_of`."""
     ours = dated and type(getattr(call, "__self__", None)).__module__.startswith("langchain_hybridmem")
 
     def ask(case: Case, _k: int) -> list[str]:
         extra = {"as_of": case.as_of} if ours and case.as_of is not None else {}
         return [result_id(item, id_key=id_key) for item in call(case.query, **extra)]
 
-    return Asked(name, ask, dated=ours)
+    return System(name, ask, dated=ours)
 
 
-def _function(name: str, call: Callable[..., Any], *, id_key: str | None) -> Asked:
-    """A plain function; it is told `as_of` when it has a parameter of that name."""
+def _function(name: str, call: Callable[..., Any], *, id_key: str | None) -> System:
+    """A function; `as_of` is passed when it has a parameter of that name."""
     try:
         dated = "as_of" in inspect.signature(call).parameters
     except (TypeError, ValueError):  # some built-ins have no signature
@@ -188,7 +188,7 @@ def _function(name: str, call: Callable[..., Any], *, id_key: str | None) -> Ask
         extra = {"as_of": case.as_of} if dated else {}
         return [result_id(item, id_key=id_key) for item in call(case.query, **extra)]
 
-    return Asked(name, ask, dated=dated)
+    return System(name, ask, dated=dated)
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress:

@@ -1,4 +1,4 @@
-"""Retrieval metrics as pure functions on columns: one row per case, one column per rank.
+"""Retrieval metrics as pure functions on arrays: one row per case, one column per rank.
 
 ```
 recall@k = relevant in the first k / relevant at all          hit@k = 1 when recall@k > 0
@@ -38,7 +38,7 @@ _CHUNK = 4_000_000
 
 
 class Judged(NamedTuple):
-    """Lists after judging: the grade at each rank, the grades of the best order, and how many are relevant."""
+    """Judged lists: the grade at each rank, the grades of the ideal order, and the number of relevant ids."""
 
     grades: Floats
     ideal: Floats
@@ -46,7 +46,7 @@ class Judged(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A mean with the bounds between which it stays when the cases are drawn again."""
+    """A mean with the bounds of its bootstrap interval."""
 
     mean: float
     low: float
@@ -59,7 +59,7 @@ class Interval(NamedTuple):
 
 
 def judge(lists: Sequence[Sequence[str]], relevant: Sequence[Mapping[str, float]], *, depth: int) -> Judged:
-    """Look each id up among the case's relevant ones; a repeated id counts once, at its first place.
+    """The grades of each list; a repeated id counts once, at its first rank.
 
     >>> judge([["b", "a"]], [{"a": 2.0, "c": 1.0}], depth=3).grades.tolist()
     [[0.0, 2.0, 0.0]]
@@ -78,32 +78,32 @@ def judge(lists: Sequence[Sequence[str]], relevant: Sequence[Mapping[str, float]
     return Judged(grades, ideal, counts)
 
 
-def _found(judged: Judged, k: int) -> Floats:
-    """1.0 where one of the first k is relevant."""
+def _relevant_at(judged: Judged, k: int) -> Floats:
+    """1.0 at each of the first k ranks that is relevant."""
     return (judged.grades[:, :k] > 0.0).astype(np.float64)
 
 
 def recall(judged: Judged, k: int) -> Floats:
-    """The share of the relevant ones among the first k, per case; 0 where nothing is relevant."""
-    found: Floats = _found(judged, k).sum(axis=1) / np.maximum(judged.relevant, 1.0)
-    return found
+    """The share of the relevant ids among the first k, per case; 0 where nothing is relevant."""
+    share: Floats = _relevant_at(judged, k).sum(axis=1) / np.maximum(judged.relevant, 1.0)
+    return share
 
 
 def hit(judged: Judged, k: int) -> Floats:
     """1.0 where at least one of the first k is relevant."""
-    best: Floats = _found(judged, k).max(axis=1, initial=0.0)
+    best: Floats = _relevant_at(judged, k).max(axis=1, initial=0.0)
     return best
 
 
 def mrr(judged: Judged, k: int) -> Floats:
-    """The reciprocal rank of the first relevant one among the first k, 0 where there is none."""
-    found = _found(judged, k)
-    best: Floats = (found / np.arange(1.0, found.shape[1] + 1.0)).max(axis=1, initial=0.0)
+    """The reciprocal rank of the first relevant id among the first k, 0 where there is none."""
+    relevant = _relevant_at(judged, k)
+    best: Floats = (relevant / np.arange(1.0, relevant.shape[1] + 1.0)).max(axis=1, initial=0.0)
     return best
 
 
 def ndcg(judged: Judged, k: int) -> Floats:
-    """Discounted gain over that of the best order, as trec_eval counts it: linear grades, log2(rank + 1)."""
+    """Discounted gain over that of the ideal order, as in trec_eval: linear grades, log2(rank + 1)."""
     discount = 1.0 / np.log2(np.arange(2, min(k, judged.grades.shape[1]) + 2))
     best = judged.ideal[:, :k] @ discount
     return np.divide(judged.grades[:, :k] @ discount, best, out=np.zeros(len(best)), where=best > 0.0)
@@ -125,7 +125,7 @@ def metric(name: str) -> tuple[Callable[[Judged, int], Floats], int]:
 
 
 def bootstrap_means(values: NDArray[Any], *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """The mean of each column over cases drawn again and again: (resamples, columns).
+    """The mean of each column over resampled cases: (resamples, columns).
 
     All columns share each draw, so the difference of two columns is a paired comparison.
     """
@@ -153,10 +153,10 @@ def interval(values: NDArray[Any], *, level: float = 0.95, resamples: int = 2000
 
 
 def sign_flip(differences: NDArray[Any], *, resamples: int = 9999, seed: int = 0) -> float:
-    """The chance that a mean this high comes from differences without direction: their signs are flipped at random.
+    """The p-value of a mean this high, by flipping the signs of the differences at random.
 
-    Cases without a difference say nothing, so a gain that rests on very few cases is never significant:
-    four gains and no loss give about 1/2⁴.
+    Cases without a difference do not count, so a gain on very few cases is never significant: four gains and no loss
+    give about 1/2⁴.
     """
     values = np.asarray(differences, dtype=np.float64)
     values = values[values != 0.0]

@@ -1,24 +1,21 @@
-"""Ask a memory once, replay its fusion as often as you like: what evaluating and tuning stand on."""
+"""Recorded arm lists of a memory, and their replay through any recipe: the base of evaluation and tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, LexicalIndex, SearchView, SupportsBM25Constants, View
 from hybridmem.core.types import ArmList, Graph, Hits, Reader
+from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
-from hybridmem.evaluation.evaluate import Asked
-from hybridmem.fusion.recipe import Fusion
+from hybridmem.evaluation.evaluate import System
+from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
-from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.view import Ask
+from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import listed
-
-if TYPE_CHECKING:
-    from hybridmem.memory.memory import HybridMemory
 
 __all__ = [
     "Curve",
@@ -33,7 +30,7 @@ __all__ = [
 
 
 class Recorded(NamedTuple):
-    """The arms' answers to one case, with all that a fusion needs beside them."""
+    """The arms' lists for one case, with everything else that a recipe needs."""
 
     lists: Sequence[ArmList]
     reader: Reader
@@ -42,14 +39,14 @@ class Recorded(NamedTuple):
 
 
 def replay(recipe: Fusion, recorded: Recorded, *, query: str = "", k: int) -> list[str]:
-    """The keys that this recipe ranks first; an arm without weight is left out, as a memory would not ask it."""
+    """The first k keys by this recipe; an arm with weight 0 is skipped, as in a memory."""
     weights = recipe.weights_for([arm.name for arm in recorded.lists])
-    heard = [
+    lists = [
         arm if weight > 0 else ArmList(arm.name, [], skipped="weight 0")
         for arm, weight in zip(recorded.lists, weights, strict=True)
     ]
     ranking = recipe.run(
-        heard,
+        lists,
         reader=recorded.reader,
         query=query,
         now=recorded.now,
@@ -67,16 +64,15 @@ class Curve(NamedTuple):
 
 
 def memory_curve(memory: HybridMemory) -> Curve | None:
-    """The constants of a memory's BM25 arm; None where they cannot be turned without building it again."""
-    settings = memory._engine.settings  # noqa: SLF001
-    space = memory._engine.space(View(memory.name))  # noqa: SLF001
-    return Curve(settings.k1, settings.b) if isinstance(getattr(space, "_text", None), BM25Index) else None
+    """The constants of a memory's BM25 arm; None where they cannot be changed without a rebuild."""
+    view = memory.engine.search_view(View(memory.name))
+    return Curve(*view.bm25_constants()) if isinstance(view, SupportsBM25Constants) else None
 
 
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
-    """A function that asks every arm of a memory one case, and lets each arm score what the others found.
+    """A function that runs one case on every arm of a memory, each arm scoring the candidates of the others too.
 
-    `curve` lets the BM25 arm answer as if the memory had been opened with those constants.
+    With `curve` the BM25 arm answers as if the memory had been opened with those constants.
     """
     record = curve_recorder(memory, depth=depth, curves=[curve])
     return lambda case: record(case)[0]
@@ -85,49 +81,62 @@ def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = N
 def curve_recorder(
     memory: HybridMemory, *, depth: int, curves: Sequence[Curve | None]
 ) -> Callable[[Case], list[Recorded]]:
-    """The same for several curves (None: the memory's own) at once: only the BM25 arm is asked again for each."""
-    engine = memory._engine  # noqa: SLF001  recording is the engine's own path, stopped before the fusion
+    """The same for several curves (None: the memory's own): only the BM25 arm runs again for each."""
+    engine = memory.engine  # its own query path, without the fusion
     asking = Fusion(mode="relative", depth=depth, spread=memory.recipe.spread or Spread())
     views: dict[View, _View] = {}
 
     def record(case: Case) -> list[Recorded]:
-        question = memory._question(case.query, k=1, recipe=asking, as_of=case.as_of)  # noqa: SLF001
-        space = engine.space(question.view)
+        question = memory.question(case.query, k=1, recipe=asking, as_of=case.as_of)
+        space = engine.search_view(question.view)
         view = views.get(question.view)
         if view is None or view.space is not space:
             view = views[question.view] = _View(space, curves)
-        ask, found = engine._arms(space, engine._ask(question), asking, depth)  # noqa: SLF001
+        ask, found = engine.arm_hits(space, engine.arm_query(question), asking, depth)
         reader, now = engine.reader(question.view), engine.clock()
         return [Recorded(lists, reader, view.graph, now) for lists in view.lists(engine.arms, ask, found, depth)]
 
     return record
 
 
-class _View:
-    """What recordings of one view share: a still picture of the graph, and BM25 read through other curves."""
+def _bm25(view: SearchView, curve: Curve) -> LexicalIndex:
+    if not isinstance(view, SupportsBM25Constants):
+        raise ConfigError("the BM25 arm of this store cannot be searched with other constants: leave out curves")
+    return view.bm25_with(k1=curve.k1, b=curve.b)
 
-    def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
+
+class _View:
+    """What the recordings of one view share: a snapshot of the graph, and BM25 with other constants."""
+
+    def __init__(self, space: SearchView, curves: Sequence[Curve | None], /) -> None:
         self.space = space
         self.graph: Graph | None = space.graph(None)
-        own: Any = getattr(space, "_text", None)
-        self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
+        self._texts = [None if curve is None else _bm25(space, curve) for curve in curves]
 
-    def lists(self, arms: Sequence[str], ask: Ask, found: Mapping[str, Hits], depth: int) -> Iterator[list[ArmList]]:
-        """One set of lists for each curve; the other arms score everything that any of them found in one go."""
+    def lists(
+        self, arms: Sequence[str], ask: ArmQuery, found: Mapping[str, Hits], depth: int
+    ) -> Iterator[list[ArmList]]:
+        """One set of lists for each curve; the other arms score all candidates once."""
         words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
         hits = [{**found, "bm25": one} for one in words]
         everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
-        others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
+        others: dict[str, dict[str, float | None]] = {
+            arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"
+        }
         for arm, scores in others.items():
             missing = [key for key in everything if key not in scores]
             scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
         for text, some in zip(self._texts, hits, strict=True):
             candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
-            known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}
+            known = {
+                arm: {key: score for key in candidates if (score := scores[key])} for arm, scores in others.items()
+            }
             known["bm25"] = self._words(text, ask, some["bm25"], candidates)
             yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
 
-    def _words(self, text: Any, ask: Ask, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+    def _words(
+        self, text: LexicalIndex | None, ask: ArmQuery, hits: Hits, candidates: Sequence[str]
+    ) -> dict[str, float]:
         have = dict(zip(hits.ids, hits.scores, strict=True))
         missing = [key for key in candidates if key not in have]
         scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)
@@ -136,19 +145,17 @@ class _View:
 
 
 def variants(recipe: Fusion) -> Iterator[tuple[str, Fusion]]:
-    """The recipe without each of its stages in turn, named by what is missing."""
-    for slot in ("gate", "spread", "dedup", "boost", "substance", "dated", "conflicts", "rerank", "diversity"):
-        if getattr(recipe, slot) is not None:
-            without: dict[str, Any] = {slot: None}
-            yield f"without {slot}", replace(recipe, **without)
+    """The ablations of a recipe: without each of its stages in turn (but packing), named by what is missing."""
+    for slot in SLOTS:
+        if slot.name != "pack" and getattr(recipe, slot.name):
+            without: dict[str, Any] = {slot.name: () if slot.many else None}
+            yield f"without {slot.name}", replace(recipe, **without)
     if recipe.complete:
         yield "without complete", replace(recipe, complete=False)
-    if recipe.extra:
-        yield "without extra", replace(recipe, extra=())
 
 
-def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True) -> list[Asked]:
-    """A memory as systems to compare: each arm alone, fused, and fused without each stage in turn."""
+def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True) -> list[System]:
+    """The systems of a memory: each arm alone, fused, and fused without each stage in turn."""
     start = f"{name} " if name else ""
 
     def fused(recipe: Fusion | None) -> Callable[[Case, int], list[str]]:
@@ -161,11 +168,12 @@ def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True)
     def alone(arm: str) -> Callable[[Case, int], list[str]]:
         return lambda case, k: [hit.id for hit in memory.search_arm(arm, case.query, k=k, as_of=case.as_of)]
 
-    systems = [Asked(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
-    systems.append(Asked(f"{start}fused", fused(None), dated=True))
+    systems = [System(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
+    systems.append(System(f"{start}fused", fused(None), dated=True))
     if stages:
         whole = f"{start}fused"
         systems += [
-            Asked(f"{start}{label}", fused(changed), dated=True, of=whole) for label, changed in variants(memory.recipe)
+            System(f"{start}{label}", fused(changed), dated=True, of=whole)
+            for label, changed in variants(memory.recipe)
         ]
     return systems

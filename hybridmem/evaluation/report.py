@@ -1,4 +1,4 @@
-"""What an evaluation found, as a table, JSON, Markdown and a picture."""
+"""Evaluation reports: tables, JSON, Markdown and plots."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Report", "Run"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One system's answers: a list of ids and the seconds it took, for each case."""
+    """One system's lists of ids and seconds, for each case."""
 
     name: str
     lists: tuple[tuple[str, ...], ...]
     seconds: tuple[float, ...]
     notes: tuple[str, ...] = ()
     arm: bool = False
-    """Whether this is a single arm of a fusion, which the fused list has to beat."""
+    """Whether this is a single arm, with which fused systems are compared."""
     of: str = ""
-    """The system that this one is with a part left out."""
+    """The system of which this one is an ablation."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class Report:
         return self._bounds(self.mean(system, name), self._column(system, name), level)
 
     def gain(self, system: str, name: str, *, over: str = "", level: float = 0.95) -> Interval:
-        """How much better than the baseline (or `over`), paired case by case; `.significant` when zero is outside."""
-        rival = over or self.baseline
-        difference = self.mean(system, name) - self.mean(rival, name)
-        return self._bounds(difference, self._column(system, name) - self._column(rival, name), level)
+        """The paired difference to the baseline (or `over`); `.significant` when its interval excludes zero."""
+        other = over or self.baseline
+        difference = self.mean(system, name) - self.mean(other, name)
+        return self._bounds(difference, self._column(system, name) - self._column(other, name), level)
 
     def latency(self, system: str) -> tuple[float, float]:
         """Median and 95th percentile of the seconds per query."""
@@ -95,10 +95,7 @@ class Report:
         return float(median), float(slow)
 
     def verdicts(self, name: str = "") -> list[str]:
-        """In words, whether each system beats every single arm, and whether each of its stages earns its place.
-
-        Fusing is only worth it when it does.
-        """
+        """Sentences: whether each system beats its best arm, and whether each stage improves the ranking."""
         chosen = name or self.metrics[-1]
         arms = [run.name for run in self.runs if run.arm]
         names = {run.name for run in self.runs}
@@ -117,11 +114,17 @@ class Report:
         gain = self.gain(run.name, chosen, over=run.of)
         if gain == (0.0, 0.0, 0.0):
             return f"{run.name}: nothing changes on these cases"
-        word = "it earns its place" if gain.high < 0 else "better left out" if gain.low > 0 else "no clear difference"
+        word = (
+            "the stage helps"
+            if gain.high < 0
+            else "better without the stage"
+            if gain.low > 0
+            else "no clear difference"
+        )
         return f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {word}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as JSON-ready data."""
         systems = {}
         for run in self.runs:
             median, slow = self.latency(run.name)
@@ -237,7 +240,7 @@ class Report:
         axis.set(ylabel=chosen, ylim=(0, 1), title=f"{chosen} by category")
         axis.set_xticks(places, list(self.categories), rotation=15)
 
-    # --- looking things up, with errors that say what there is
+    # --- lookups with errors that list the valid names
     def _index(self, system: str) -> int:
         names = [run.name for run in self.runs]
         if system not in names:
@@ -272,7 +275,7 @@ def _signed(gain: Interval) -> str:
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to equal width, figures to the right."""
+    """Columns padded to equal width, numbers aligned right."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -284,7 +287,7 @@ def _plain(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the pipes of names are escaped."""
+    """A Markdown table; pipes in names are escaped."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]])
 

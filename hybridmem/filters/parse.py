@@ -14,16 +14,16 @@ from hybridmem.core.times import epoch
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 
-__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "parse"]
+__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Filter", "Kind", "Not", "Operand", "Test", "parse"]
 
 Kind = Literal["null", "bool", "number", "text", "time"]
 FieldType = Literal["text", "list", "time", "number", "json"]
 
 FIELDS: Mapping[str, FieldType] = {
     **dict.fromkeys(("id", "text", "title", "predicate", "subject", "source_id", "thread", "type"), "text"),
-    **dict.fromkeys(("namespace", "status", "supersedes"), "text"),
+    **dict.fromkeys(("namespace", "status", "supersedes", "speaker"), "text"),
     **dict.fromkeys(("tags", "entities"), "list"),
-    **dict.fromkeys(("created_at", "updated_at", "last_accessed"), "time"),
+    **dict.fromkeys(("created_at", "updated_at", "last_accessed", "event_at", "expires_at"), "time"),
     **dict.fromkeys(("strength", "confidence", "access_count"), "number"),
 }
 """The fields of a Memory that a filter may name; every other name is a metadata key."""
@@ -88,6 +88,8 @@ class Not:
 
 
 Condition = Test | All | AnyOf | Not
+Filter = Mapping[str, Any] | Condition
+"""A filter as users give it: a mapping such as {"type": "fact"}, or a parsed condition."""
 
 
 def parse(filter: Any, /) -> Condition:

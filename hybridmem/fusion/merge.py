@@ -1,13 +1,12 @@
-"""Merging ranked lists: the pure arithmetic under `Fusion`, one function a rule.
+"""Merge modes: pure functions that turn ranked lists into one list of summed shares.
 
-| function | gives |
+| function | returns |
 |---|---|
-| `rank_shares` | weight / (c + rank) for each place of a list |
-| `score_shares` | weight · normalised score, for the modes that read scores |
-| `completed` | an arm's list with the candidates of the others that it knows a score of |
-| `merge` | each key's shares added up over the lists, ties in order |
-| `ranked` | completing, normalising, merging and sorting in arrays, where nothing but scores decides |
-| `normalise_weights` | one weight an arm, summing to 1 |
+| `rank_shares` | weight / (c + rank) for each rank of a list |
+| `score_shares` | weight · normalised score, for the modes that use scores |
+| `completed` | an arm's votes, with scores for candidates that only other arms listed |
+| `merge` | the sum of each key's shares over the lists |
+| `normalise_weights` | one weight per arm, summing to 1 |
 """
 
 from __future__ import annotations
@@ -18,30 +17,24 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from hybridmem.core import validation
 from hybridmem.core.types import ArmList
 from hybridmem.errors import ConfigError
 
 __all__ = [
-    "Opinion",
+    "ArmVotes",
     "completed",
     "first_places",
     "merge",
     "normalise_weights",
     "rank_shares",
-    "ranked",
     "score_shares",
     "weighted_rrf",
 ]
 
-Floats = npt.NDArray[np.float64]
 
-
-class Opinion(NamedTuple):
-    """What an arm says: keys, best first, their raw scores (None: it has only ranks), and what its word weighs."""
+class ArmVotes(NamedTuple):
+    """One arm's hits: keys, best first, their raw scores (None: the arm has only ranks), and the arm's weight."""
 
     arm: ArmList
     keys: Sequence[str]
@@ -54,7 +47,7 @@ def weighted_rrf(
 ) -> list[tuple[str, float]]:
     """Fuse lists of keys by Σ wᵢ / (c + rankᵢ), ranks from 1; a list without the key adds 0.
 
-    Weights are taken as they are (1 each when omitted). Ties: best single rank, then key. A key that stands twice
+    Weights are not normalised (1 each when omitted). Ties: best single rank, then key. A key that is repeated
     in one list counts once, at its best rank. The order of the lists does not matter.
 
     >>> [key for key, _ in weighted_rrf([["A", "D", "B", "E", "C"], ["B", "A", "F", "C", "D"]])]
@@ -72,98 +65,46 @@ def weighted_rrf(
 
 
 def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
-    """Add up each key's shares over the lists; keys come in the order of their best rank, then by key.
+    """The sum of each key's shares over the lists, in the order of best rank, then key.
 
-    That order is what breaks ties when the result is sorted stably by score. Sums are exact (`math.fsum`), so the
-    order of the lists cannot change a score.
+    A stable sort by score then breaks ties in that order. Sums use `math.fsum`, so the order of the lists cannot
+    change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
     return {key: math.fsum([m[key] for m in maps if key in m]) for key in _by_best_rank(columns)}
 
 
-def completed(opinion: Opinion, everything: Mapping[str, Any], /) -> Opinion:
-    """An arm's list, followed by those of everything that it knows a score of but did not list, best first.
+def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
+    """An arm's votes, followed by the other candidates that it can score (`ArmList.known`), best first.
 
-    A score of 0 is no opinion, and an arm that has only ranks has none about what it did not list.
+    A score of 0 counts as no vote. An arm without scores keeps only what it listed.
     """
-    known, (arm, keys, scores, weight) = opinion.arm.known, opinion
+    known, (arm, keys, scores, weight) = votes.arm.known, votes
     if not known or scores is None:
-        return opinion
-    more = sorted([(-known[key], key) for key in everything.keys() - keys if known.get(key)])
-    return Opinion(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
-
-
-def ranked(
-    heard: Sequence[Opinion], everything: Mapping[str, Any], /, *, smooth: bool
-) -> tuple[list[str], list[float]] | None:
-    """Keys and scores, best first, of one or two completed lists merged by min–max: the usual case of a memory.
-
-    The same numbers as by `completed`, `score_shares` and `merge`, sooner. None where these have to decide: an arm
-    repeats itself or has only ranks, a score is not finite or 0, or two totals are equal.
-    """
-    if len(heard) > 2:  # noqa: PLR2004  more shares than two are added up exactly
-        return None
-    totals: Floats = np.zeros(len(everything))
-    for opinion in heard:
-        column = _column(opinion, everything)
-        if column is None:
-            return None
-        totals += _relative(column, opinion.weight, smooth=smooth)
-    order = (-totals).argsort()
-    totals = totals[order]
-    if (totals[1:] == totals[:-1]).any():
-        return None
-    keys = list(everything)
-    return list(map(keys.__getitem__, order.tolist())), totals.tolist()
-
-
-def _column(opinion: Opinion, everything: Mapping[str, Any]) -> Floats | None:
-    """An arm's score of every candidate, NaN where it has no opinion; None where its list has to be looked at."""
-    arm, keys, scores, _ = opinion
-    own = dict(zip(keys, scores or ()))  # noqa: B905
-    if scores is None and arm.known:
-        return None
-    if len(own) != len(keys) or not math.isfinite(sum(own.values())):
-        return None
-    column = np.array(list(map({**(arm.known or {}), **own}.get, everything)), np.float64)
-    return None if (column == 0.0).any() else column
-
-
-def _relative(column: Floats, weight: float, *, smooth: bool) -> Floats:
-    """`score_shares` of min–max for a column, 0 where it is NaN."""
-    unknown = np.isnan(column)
-    n = len(column) - int(np.count_nonzero(unknown))
-    if not n:
-        return np.zeros(len(column))
-    given = column if n == len(column) else column[~unknown]
-    least, step = _lifted(n, weight, smooth=smooth)
-    low = given.min()
-    span = given.max() - low
-    shares: Floats = least + step * ((column - low) / span) if span > 0 else np.full(len(column), least + step)
-    if n < len(column):
-        shares[unknown] = 0.0
-    return shares
+        return votes
+    more = sorted([(-known[key], key) for key in candidates.keys() - keys if known.get(key)])
+    return ArmVotes(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
 
 
 def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Each key with the value of its first (best) place."""
+    """Each key with the value at its first (best) rank."""
     return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
 def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Distinct keys, by the best place they have in any list, then by key."""
+    """Distinct keys by their best rank in any list, then by key."""
     levels = zip_longest(*columns)
     return list(dict.fromkeys(chain.from_iterable(sorted(k for k in level if k is not None) for level in levels)))
 
 
 @lru_cache(maxsize=512)
 def rank_shares(n: int, weight: float, c: float) -> list[float]:
-    """The shares weight / (c + rank), ranks from 1; kept, so nobody may change it."""
+    """The shares weight / (c + rank), ranks from 1. The list is cached: do not change it."""
     return [weight / (c + rank) for rank in range(1, n + 1)]
 
 
 def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float] | None) -> list[float]:
-    """One weight an arm, summing to 1. Omitted weights are equal; a mapping names its arms."""
+    """One weight per arm, summing to 1. Omitted weights are equal; a mapping names its arms."""
     if isinstance(weights, Mapping):
         unknown = [name for name in weights if name not in names]
         if unknown:
@@ -184,28 +125,27 @@ def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Seque
     return [weight / total for weight in given]
 
 
-def score_shares(mode: str, opinion: Opinion, /, *, smooth: bool) -> list[float]:
-    """The shares weight · normalised score, for each hit of an arm; `smooth` lifts them off 0: (1 + n · x) / (1 + n).
+def score_shares(mode: str, votes: ArmVotes, /, *, smooth: bool) -> list[float]:
+    """The shares weight · normalised score of an arm's hits; `smooth` makes them (1 + n · x) / (1 + n).
 
-    The ranks of an arm without scores count as evenly falling numbers from 1 to 1/n.
+    An arm without scores counts as n scores that fall evenly from 1 to 1/n.
     """
-    n, weight = len(opinion.keys), opinion.weight
-    scores = [1.0 - rank / n for rank in range(n)] if opinion.scores is None else opinion.scores
-    least, step = _lifted(n, weight, smooth=smooth)
-    if mode != "relative":
-        return [least + step * x for x in _NORMALISERS[mode](scores)]
-    low = min(scores)  # min–max: (s − min) / (max − min), all 1 when they are equal
+    n, weight = len(votes.keys), votes.weight
+    scores = [1.0 - rank / n for rank in range(n)] if votes.scores is None else votes.scores
+    least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
+    baseline = 0.0 if votes.scores is None else votes.arm.baseline
+    return [least + step * x for x in _NORMALISERS[mode](scores, baseline)]
+
+
+def _relative(scores: Sequence[float], _: float) -> list[float]:
+    """Min–max: (s − min) / (max − min); all 1 when they are equal."""
+    low = min(scores)
     span = max(scores) - low
-    return [least + step * ((s - low) / span) for s in scores] if span > 0 else [least + step] * n
+    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
 
 
-def _lifted(n: int, weight: float, *, smooth: bool) -> tuple[float, float]:
-    """What the worst of n hits gets, and by how much the best gets more."""
-    return (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
-
-
-def _distribution(scores: Sequence[float]) -> list[float]:
-    """Distribution-based: s placed between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when they are equal."""
+def _distribution(scores: Sequence[float], _: float) -> list[float]:
+    """Distribution-based: the position of s between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when equal."""
     mean = math.fsum(scores) / len(scores)
     sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
     if sigma == 0:
@@ -213,13 +153,14 @@ def _distribution(scores: Sequence[float]) -> list[float]:
     return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
 
 
-def _convex(scores: Sequence[float]) -> list[float]:
-    """Max-norm: s / max, cut at 0, so that a weak list does not pretend that its worst hit is worthless."""
-    high = max(scores)
-    return [max(0.0, s / high) for s in scores] if high > 0 else [0.0] * len(scores)
+def _convex(scores: Sequence[float], baseline: float) -> list[float]:
+    """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
+    span = max(scores) - baseline
+    return [max(0.0, (s - baseline) / span) for s in scores] if span > 0 else [0.0] * len(scores)
 
 
-_NORMALISERS: dict[str, Callable[[Sequence[float]], list[float]]] = {
+_NORMALISERS: dict[str, Callable[[Sequence[float], float], list[float]]] = {
+    "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,
 }

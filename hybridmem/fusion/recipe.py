@@ -1,76 +1,88 @@
-"""Fusion: many ranked lists in, one ranking out. Pure functions of lists, clock and recipe; no I/O here.
+"""The recipe `Fusion`: merge mode, weights and the table of stage slots, and the function that runs them.
 
-| step | takes | gives |
-|---|---|---|
-| gate | each arm's list with raw scores | the same lists without what is below the floor |
-| merge | the gated lists | one ranking, `score = Σ wᵢ · shareᵢ` |
-| stages | a ranking | a ranking: spread, dedup, boost, extra, conflicts, rerank, diversity, pack |
+Running a recipe is a pure function of (ranked lists, clock, recipe): gate → merge → stages in the order of the slots.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, get_args
 
 from hybridmem.core import validation
 from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
-    Opinion,
+    ArmVotes,
     completed,
     first_places,
     merge,
     normalise_weights,
     rank_shares,
-    ranked,
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages import (
-    Competition,
-    Conflicts,
-    Diversity,
-    HalfLife,
-    NamedDate,
-    Pack,
-    QualityGate,
-    Rerank,
-    SourceDedup,
-    Spread,
-    Substance,
-    stage_name,
-)
-from hybridmem.fusion.stages.base import Context, Stage
+from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
+from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
+from hybridmem.fusion.stages.dedup import SourceDedup
+from hybridmem.fusion.stages.evidence import Evidence
+from hybridmem.fusion.stages.gate import QualityGate
+from hybridmem.fusion.stages.prior import NamedDate, Substance
+from hybridmem.fusion.stages.spread import Spread
+from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
-__all__ = ["Fusion", "Mode", "merge", "normalise_weights", "weighted_rrf"]
+__all__ = ["SLOTS", "Fusion", "Mode", "Slot", "merge", "normalise_weights", "weighted_rrf"]
 
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 MODES: tuple[str, ...] = get_args(Mode)
 CONVEX_WEIGHTS = {"vector": 0.7, "bm25": 0.3}
-_KINDS: Mapping[str, type] = {"gate": QualityGate, "pack": Pack}
-_STAGES = {
-    "spread": "Spread(…)",
-    "dedup": "SourceDedup(…)",
-    "boost": "HalfLife(…) or Competition(…)",
-    "substance": "Substance(…)",
-    "dated": "NamedDate(…)",
-    "conflicts": "Conflicts(…)",
-    "rerank": "Rerank(…)",
-    "diversity": "Diversity(…)",
-}
 ALMOST_ALL, ALMOST_NONE = 1 - 1e-12, 1e-9
-"""Between which shares of the best score are shown as they are."""
+"""Shares of the best score outside these bounds are shown as 1 and as the lower bound."""
+
+
+class Slot(NamedTuple):
+    """One slot of the recipe: which stage types it takes, and whether a recipe file can hold it."""
+
+    name: str
+    types: tuple[type[Any], ...]
+    doc: str
+    in_file: bool = True
+    """A file cannot hold a slot whose stages are functions."""
+    function: bool = True
+    """Whether any function (ranking, context) -> ranking is accepted too."""
+    many: bool = False
+    """Whether the slot holds a tuple of stages."""
+
+    @property
+    def allowed(self) -> str:
+        """What the slot takes, for error messages."""
+        names = " or ".join(f"{kind.__name__}(…)" for kind in self.types)
+        return (
+            f"a {names}, a function (ranking, context) -> ranking, or None" if self.function else f"a {names}, or None"
+        )
+
+
+def _slot(
+    *types: type[Any], doc: str, in_file: bool = True, function: bool = True, many: bool = False
+) -> dict[str, Slot]:
+    """Metadata that makes a field of `Fusion` a slot."""
+    return {"slot": Slot("", types, doc, in_file, function, many)}
+
+
+def _is_function(stage: Any) -> bool:
+    return callable(stage) and not isinstance(stage, type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """A recipe: which mode and weights merge the arms, and which stages follow, in this order.
+    """A recipe: how ranked lists become one ranking.
 
-    gate → merge (mode, weights, c) → spread → dedup → boost → substance → dated → extra → conflicts → rerank →
-    diversity → pack to k
+    gate → merge (mode, weights, c) → the other slots in the order below → pack to k
+
+    To add a stage, write it in `fusion/stages/` and add its slot here: validation, recipe files and the ablations of
+    `evaluate` read this table.
 
     >>> Fusion(weights={"bm25": 0.6, "vector": 0.4}, boost=HalfLife(strength=0.05)).mode
     'rrf'
@@ -82,33 +94,56 @@ class Fusion:
     depth: int | None = None
     """How many hits each arm is asked for; None: enough to fill k after dedup."""
     complete: bool = False
-    """Let each arm score what only the others listed, where it can, so that like is compared with like."""
+    """Let each arm score the candidates that only other arms listed, where it can."""
     smooth: bool = False
-    """In score modes, share = (1 + n · normalised) / (1 + n) in a list of n. Plain min–max says that the second of
-    two hits is worthless; smoothed it is worth 1/3, and in a list of a hundred the last is worth 1/101."""
-    gate: QualityGate | None = None
-    spread: Spread | None = None
-    dedup: SourceDedup | None = None
-    boost: HalfLife | Competition | None = None
-    substance: Substance | None = None
-    dated: NamedDate | None = None
-    extra: tuple[Stage, ...] = ()
-    conflicts: Conflicts | None = None
-    rerank: Rerank | None = None
-    diversity: Diversity | None = None
-    pack: Pack | None = None
+    """In score modes, share = (1 + n · normalised) / (1 + n) in a list of n hits, so that the last hit of a list is
+    worth 1 / (1 + n) of the first instead of 0."""
+    gate: QualityGate | None = field(
+        default=None, metadata=_slot(QualityGate, doc="removes hits below a raw score of their arm", function=False)
+    )
+    evidence: Evidence | None = field(
+        default=None, metadata=_slot(Evidence, doc="adds evidence from threads, speakers and dates")
+    )
+    spread: Spread | None = field(
+        default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours and the thread")
+    )
+    dedup: SourceDedup | None = field(
+        default=None, metadata=_slot(SourceDedup, doc="keeps the best chunks of each source")
+    )
+    boost: HalfLife | Competition | None = field(
+        default=None, metadata=_slot(HalfLife, Competition, doc="raises recent items")
+    )
+    substance: Substance | None = field(default=None, metadata=_slot(Substance, doc="lowers short texts"))
+    dated: NamedDate | None = field(
+        default=None, metadata=_slot(NamedDate, doc="raises items from the date that the query names")
+    )
+    extra: tuple[Stage, ...] = field(default=(), metadata=_slot(doc="stages of your own", in_file=False, many=True))
+    conflicts: Conflicts | None = field(
+        default=None, metadata=_slot(Conflicts, doc="lowers the weaker of two contradicting items")
+    )
+    rerank: Rerank | None = field(
+        default=None, metadata=_slot(Rerank, doc="reorders the top by a cross-encoder", in_file=False)
+    )
+    diversity: Diversity | None = field(
+        default=None, metadata=_slot(Diversity, doc="reorders the top by maximal marginal relevance")
+    )
+    pack: Pack | None = field(
+        default=None, metadata=_slot(Pack, doc="cuts to k results or a token budget", function=False)
+    )
     k1: float | None = None
     b: float | None = None
-    """BM25's constants for a memory that is opened with this recipe; None: as the memory is told (1.2 and 0.75)."""
+    """BM25 constants for a memory that is opened with this recipe; None: the memory's own (1.2 and 0.75)."""
     _stages: tuple[Stage, ...] = field(init=False, repr=False, compare=False)
     _best: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        self._check_slots()
-        priors = (self.substance, self.dated)
-        slots = (self.spread, self.dedup, self.boost, *priors, *self.extra, self.conflicts, self.rerank, self.diversity)
-        object.__setattr__(self, "_stages", tuple(stage for stage in slots if stage is not None))
+        stages: list[Stage] = []
+        for slot in SLOTS:
+            value = self._checked(slot)
+            if slot.name not in ("gate", "pack"):  # the gate runs before the merge, packing depends on k
+                stages += value if slot.many else [] if value is None else [value]
+        object.__setattr__(self, "_stages", tuple(stages))
         object.__setattr__(self, "_best", self.ceiling())
 
     def _check_numbers(self) -> None:
@@ -127,20 +162,18 @@ class Fusion:
             object.__setattr__(self, "weights", tuple(validation.weights(self.weights)))
             normalise_weights([str(i) for i in range(len(self.weights))], self.weights)
 
-    def _check_slots(self) -> None:
-        """Each slot holds its own kind of value; a stage may be any function of a stage's shape, but no class."""
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                validation.refuse(name, value, f"a {kind.__name__}(…), or None")
-        for name, kinds in _STAGES.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, type) or not callable(value)):
-                validation.refuse(name, value, f"a {kinds}, a function (ranking, context) -> ranking, or None")
-        object.__setattr__(self, "extra", tuple(validation.listed("extra", self.extra, "stages")))
-        for stage in self.extra:
-            if isinstance(stage, type) or not callable(stage):
-                validation.refuse("a stage in extra", stage, "a function (ranking, context) -> ranking")
+    def _checked(self, slot: Slot) -> Any:
+        """The value of a slot: one of its types or, where functions are allowed, anything callable but a class."""
+        value = getattr(self, slot.name)
+        if slot.many:
+            value = tuple(validation.listed(slot.name, value, "stages"))
+            object.__setattr__(self, slot.name, value)
+            for stage in value:
+                if not _is_function(stage):
+                    validation.refuse(f"a stage in {slot.name}", stage, "a function (ranking, context) -> ranking")
+        elif not (value is None or isinstance(value, slot.types) or (slot.function and _is_function(value))):
+            validation.refuse(slot.name, value, slot.allowed)
+        return value
 
     def weights_for(self, names: Sequence[str]) -> list[float]:
         """Each arm's weight, summing to 1; `convex` without weights is 0.7 vector / 0.3 BM25."""
@@ -155,7 +188,7 @@ class Fusion:
         """How many hits to ask of each arm so that k results survive the stages."""
         if self.depth is not None:
             return max(self.depth, k or 0)
-        wide = self.gate or any(stage is not None for stage in self._stages)
+        wide = self.gate or self._stages
         return max(4 * k if wide else k, 20) if k else 100
 
     def run(
@@ -170,16 +203,18 @@ class Fusion:
         graph: Graph | None = None,
         contradictions: Callable[[Sequence[str]], Any] | None = None,
         trace: Trace | None = None,
+        pool: Pool | None = None,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe give the same ranking, always."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
-        context = Context(query, time.time() if now is None else now, reader, lists, k, graph, contradictions, trace)
+        now = time.time() if now is None else now
+        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool)
         if trace is not None:
             trace.listed(lists, reader)
         if self.gate is not None:
-            context.lists = lists = self.gate.apply(lists, context)
-        ranking = self._merge(lists, context)
+            context.lists = self.gate.apply(lists, context)
+        ranking = self._merge(context.lists, context, self._pooled(lists, context))
         stages = self._stages
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
@@ -191,52 +226,56 @@ class Fusion:
         return ranking
 
     def ceiling(self) -> float:
-        """The best score possible: first in every arm, fresh, and so on through every stage that can raise it."""
+        """The merged score of a result that is first in every arm, or the highest one of a stage that replaces it."""
         best = 1.0 / (self.c + 1) if self.mode == "rrf" else 1.0
         for stage in self._stages:
-            raised = getattr(stage, "ceiling", None)
-            if raised is not None:
-                best = raised(best)
+            if isinstance(stage, Competition):
+                best = stage.ceiling
         return best
 
-    def share(self, score: float, /) -> float:
-        """A score as people see it: its share of the best score possible, in (0, 1]."""
-        return self.shares([score])[0]
-
     def shares(self, scores: Sequence[float], /) -> list[float]:
-        """The same for a whole ranking; the best is 1, whatever rounding made of it."""
-        best = self._best
+        """The scores that are shown, in (0, 1]: 1 is first in every arm, or the best result where stages add more."""
+        best = max(self._best, *scores) if scores else self._best
         return [
             1.0 if (x := score / best) > ALMOST_ALL
-            else ALMOST_NONE if x < ALMOST_NONE else x  # noqa: FURB136  calling `max` takes longer than all the rest
+            else ALMOST_NONE if x < ALMOST_NONE else x  # noqa: FURB136  a call of `max` would dominate the cost
             for score in scores
         ]  # fmt: skip
 
-    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
+    def _pooled(self, lists: Sequence[ArmList], context: Context) -> dict[str, Any]:
+        """The candidates that no arm listed, such as the neighbours of hits in their thread."""
+        if context.pool is None or not self.complete:
+            return {}
+        listed = {key for arm in lists for key in context.reader.keys(arm.items)}
+        pairs = zip(context.pool.candidates.ids, context.pool.items, strict=True)
+        return {key: item for key, item in pairs if key not in listed}
+
+    def _merge(self, lists: Sequence[ArmList], context: Context, pooled: Mapping[str, Any]) -> Ranking:
         """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
-        heard = [Opinion(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
-        items: dict[str, Any] = {}
-        for opinion in reversed(heard):  # the first arm's item stands for all of the same key
-            items.update(first_places(opinion.keys, opinion.arm.items))
-        if self.complete and self.mode == "relative" and context.trace is None:
-            quick = ranked(heard, items, smooth=self.smooth)
-            if quick is not None:
-                return Ranking(quick[0], list(map(items.__getitem__, quick[0])), quick[1])
+        votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
+        items: dict[str, Any] = dict(pooled)
+        for one in reversed(votes):  # of items with the same key the first arm's is returned
+            items.update(first_places(one.keys, one.arm.items))
         if self.complete:
-            heard = [completed(opinion, items) for opinion in heard]
-        heard = [opinion for opinion in heard if opinion.keys]
+            votes = [completed(one, items) for one in votes]
+        votes = [one for one in votes if one.keys]
         if self.mode == "rrf":
-            shares = [rank_shares(len(opinion.keys), opinion.weight, self.c) for opinion in heard]
+            shares = [rank_shares(len(one.keys), one.weight, self.c) for one in votes]
         else:
-            shares = [score_shares(self.mode, opinion, smooth=self.smooth) for opinion in heard]
+            shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
         if context.trace is not None:
-            context.trace.merged(heard, shares)
-        totals = merge([opinion.keys for opinion in heard], shares)
+            context.trace.merged(votes, shares)
+        totals = merge([one.keys for one in votes], shares)
+        totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 
 
+SLOTS: tuple[Slot, ...] = tuple(
+    item.metadata["slot"]._replace(name=item.name) for item in fields(Fusion) if "slot" in item.metadata
+)
+"""The slots of a recipe in the order in which they run."""
 _PACK = Pack()

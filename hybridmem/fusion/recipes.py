@@ -1,4 +1,4 @@
-"""Recipes by name and on file: what `recipe="default"`, `recipe="competition"` and `recipe="my.json"` mean."""
+"""Named recipes (`RECIPES`) and recipe files: loading, saving, conversion to JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.recipe import SLOTS, Fusion, Slot
 from hybridmem.fusion.stages import (
     Competition,
     Conflicts,
-    Diversity,
     HalfLife,
     NamedDate,
-    Pack,
     QualityGate,
     SourceDedup,
     Spread,
@@ -27,17 +25,9 @@ from hybridmem.fusion.stages import (
 __all__ = ["RECIPES", "load_recipe", "recipe_from_dict", "recipe_to_dict", "save_recipe"]
 
 FORMAT = 1
-_SLOTS: dict[str, tuple[type[Any], ...]] = {
-    "gate": (QualityGate,),
-    "spread": (Spread,),
-    "dedup": (SourceDedup,),
-    "boost": (HalfLife, Competition),
-    "substance": (Substance,),
-    "dated": (NamedDate,),
-    "conflicts": (Conflicts,),
-    "diversity": (Diversity,),
-    "pack": (Pack,),
-}
+_NOT_IN_FILE = tuple(slot.name for slot in SLOTS if not slot.in_file)
+_IN_FILE = tuple(item.name for item in fields(Fusion) if item.init and item.name not in _NOT_IN_FILE)
+_STAGES = {slot.name: slot for slot in SLOTS if slot.in_file}
 
 _DEFAULT = Fusion(
     mode="relative",
@@ -52,7 +42,7 @@ _DEFAULT = Fusion(
     substance=Substance(strength=0.4, words=30),
     dated=NamedDate(strength=0.2),
 )
-"""Found on the tuning halves of the evaluation sets; docs/quality.md shows what each part is worth."""
+"""Tuned on the tuning halves of the evaluation sets; docs/quality.md reports the effect of each part."""
 
 RECIPES: dict[str, Fusion] = {
     "rrf": Fusion(),
@@ -95,18 +85,19 @@ def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
 
 
 def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
-    """The recipe as JSON-ready data; a recipe that holds functions (rerank, extra stages) cannot be written down."""
+    """The recipe as JSON-ready data, without defaults; a recipe that holds functions is refused."""
     if not isinstance(recipe, Fusion):
         validation.refuse("recipe", recipe, "a Fusion(…)")
-    for slot in ("rerank", "extra"):
-        if getattr(recipe, slot):
-            raise ConfigError(f"the recipe's {slot!r} slot holds a function, which a file cannot: set it in code")
+    for name in _NOT_IN_FILE:
+        if getattr(recipe, name):
+            raise ConfigError(f"the recipe's {name!r} slot holds a function, which a file cannot: set it in code")
     data: dict[str, Any] = {"hybridmem": FORMAT}
     for item in fields(recipe):
         value = getattr(recipe, item.name)
-        if not item.init or item.name in ("rerank", "extra") or value == item.default:
+        if item.name not in _IN_FILE or value == item.default:
             continue
-        data[item.name] = _stage_to_dict(item.name, value) if is_dataclass(value) else _plain(value)
+        slot = _STAGES.get(item.name)
+        data[item.name] = _plain(value) if slot is None else _stage_to_dict(slot, value)
     return data
 
 
@@ -116,45 +107,45 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _stage_to_dict(slot: str, stage: Any) -> dict[str, Any]:
-    data: dict[str, Any] = {"kind": type(stage).__name__} if len(_SLOTS[slot]) > 1 else {}
+def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
+    if not is_dataclass(stage):
+        raise ConfigError(f"the recipe's {slot.name!r} slot holds a function, which a file cannot: set it in code")
+    data: dict[str, Any] = {"kind": type(stage).__name__} if len(slot.types) > 1 else {}
     for item in fields(stage):
         value = getattr(stage, item.name)
         default = item.default_factory() if item.default_factory is not MISSING else item.default
         if value == default:
             continue
         if callable(value):
-            raise ConfigError(f"{slot}.{item.name} is a function, which a file cannot hold: set it in code")
+            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot hold: set it in code")
         data[item.name] = _plain(value)
     return data
 
 
 def recipe_from_dict(data: Mapping[str, Any], /) -> Fusion:
-    """A recipe from the data of `recipe_to_dict`; unknown names are refused with the known ones."""
+    """A recipe from the data of `recipe_to_dict`; an unknown name is an error that lists the known ones."""
     given = dict(data)
     version = given.pop("hybridmem", FORMAT)
     if version != FORMAT:
         raise ConfigError(f"recipe format {version!r} is not known: this version reads {FORMAT}")
-    known = [item.name for item in fields(Fusion) if item.init and item.name not in ("rerank", "extra")]
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"recipe has an unknown slot {name!r}: the slots are {', '.join(known)}")
-    for slot in _SLOTS:
-        if isinstance(given.get(slot), Mapping):
-            given[slot] = _stage_from_dict(slot, given[slot])
+    for name, value in given.items():
+        if name not in _IN_FILE:
+            raise ConfigError(f"recipe has an unknown slot {name!r}: the slots are {', '.join(_IN_FILE)}")
+        if name in _STAGES and isinstance(value, Mapping):
+            given[name] = _stage_from_dict(_STAGES[name], value)
     if isinstance(given.get("weights"), list):
         given["weights"] = tuple(given["weights"])
     return Fusion(**given)
 
 
-def _stage_from_dict(slot: str, data: Mapping[str, Any]) -> Any:
-    kinds = {kind.__name__: kind for kind in _SLOTS[slot]}
+def _stage_from_dict(slot: Slot, data: Mapping[str, Any]) -> Any:
+    types = {kind.__name__: kind for kind in slot.types}
     given = dict(data)
-    name = given.pop("kind", next(iter(kinds)))
-    if name not in kinds:
-        raise ConfigError(f"{slot} kind {name!r} is not known: {', '.join(kinds)}")
-    allowed = [item.name for item in fields(kinds[name])]
+    name = given.pop("kind", next(iter(types)))
+    if name not in types:
+        raise ConfigError(f"{slot.name} kind {name!r} is not known: {', '.join(types)}")
+    allowed = [item.name for item in fields(types[name])]
     for key in given:
         if key not in allowed:
-            raise ConfigError(f"{slot} has an unknown setting {key!r}: the settings are {', '.join(allowed)}")
-    return kinds[name](**given)
+            raise ConfigError(f"{slot.name} has an unknown setting {key!r}: the settings are {', '.join(allowed)}")
+    return types[name](**given)

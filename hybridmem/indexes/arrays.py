@@ -1,4 +1,4 @@
-"""Arrays and texts as checksummed bytes: a magic line, a JSON head, raw columns, a digest over all of it. No pickle."""
+"""Serialisation of arrays and texts: a magic line, a JSON header, raw columns and a digest. No pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST = 16
 
 
 def to_bytes(magic: bytes, head: Mapping[str, Any], arrays: Mapping[str, Array], /) -> bytes:
-    """The head (anything JSON can hold) and the arrays, to be read by `from_bytes`."""
+    """The bytes of a header (any JSON value) and arrays; read by `from_bytes`."""
     shapes = {name: [array.dtype.str, len(array)] for name, array in arrays.items()}
     text = json.dumps({**head, "arrays": shapes}).encode()
     body = [magic, len(text).to_bytes(8, "little"), text]
@@ -32,12 +32,12 @@ def to_bytes(magic: bytes, head: Mapping[str, Any], arrays: Mapping[str, Array],
 
 
 def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The head and read-only views of the arrays, or CorruptStoreError: never a part of them."""
+    """The header and read-only views of the arrays; damaged bytes raise CorruptStoreError."""
     start = len(magic) + 8
     if not data.startswith(magic):
-        raise CorruptStoreError(f"these {len(data)} bytes do not begin with {magic!r}: no {what} of this version")
+        raise CorruptStoreError(f"{what} was not written by this version ({len(data)} bytes): rebuild it")
     if hashlib.blake2b(memoryview(data)[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
-        raise CorruptStoreError(f"the checksum of the {what} ({len(data)} bytes) does not fit: rebuild it")
+        raise CorruptStoreError(f"{what} is damaged (checksum of {len(data)} bytes): rebuild it")
     end = start + int.from_bytes(data[len(magic) : start], "little")
     head = json.loads(data[start:end])
     arrays = {}
@@ -48,7 +48,7 @@ def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, An
 
 
 def pack_texts(name: str, texts: Sequence[str | None], /) -> dict[str, Array]:
-    """A column of texts as two arrays: their sizes (-1 for None) and all of them in a row."""
+    """A column of texts as two arrays: their lengths (-1 for None) and their concatenation."""
     sizes = np.array([-1 if text is None else len(text) for text in texts], np.int32)
     whole = "".join([text for text in texts if text]).encode("utf-8", "surrogatepass")
     return {f"{name}.sizes": sizes, name: np.frombuffer(whole, np.uint8)}

@@ -1,32 +1,42 @@
-"""A space: the indexes over one view of a store. It follows the store, answers each arm, and knows the entries."""
+"""All indexes over one view of a store: BM25, vectors, graph and entries, kept up to date with the store's log."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence, Set
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybridmem.core.forks import guard
-from hybridmem.core.protocols import Change, Store, View
-from hybridmem.core.types import Edge, Entry, Graph, Hits
+from hybridmem.core.protocols import (
+    ArmQuery,
+    Change,
+    ExternalIndex,
+    Store,
+    SupportsVectorLoading,
+    View,
+)
+from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
+from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.entries import Roster
+from hybridmem.indexes.candidates import candidates
+from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.text.analyzer import Analyzer
+from hybridmem.text.cues import question_sentences
 
-__all__ = ["Ask", "IndexSettings", "LocalSpace", "Space"]
+__all__ = ["IndexSettings", "LocalView"]
 
 log = logging.getLogger("hybridmem")
 SNAPSHOT_AFTER = 2_000
-"""Changes after which the indexes are written down again, so that the next open need not follow them all."""
-CATCH_UP = 200
-"""One change in so many is followed in less time than writing everything down again takes."""
+"""After this many changes the indexes are saved again, so that the next open does not have to replay them."""
+REPLAY_RATIO = 200
+"""Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
 BATCH = 2_000
 
 
@@ -35,220 +45,214 @@ class IndexSettings(NamedTuple):
 
     analyzer: Analyzer = Analyzer()
     k1: float = 1.2
-    b: float = 0.75
+    b: float | None = None
+    """None: adapted to the mean length of the texts (see `BM25Index`)."""
     graph: GraphSettings | None = GraphSettings()
     vectors: bool = True
     make_vectors: Callable[[View], Any] | None = None
-    """Another vector index (Chroma, say) for a view; None: exact search in memory."""
-    accelerate: bool | str = "auto"
+    """Creates another vector index (for example Chroma) for a view; None: exact search in memory."""
     prefix: int | None = None
-    """How many leading numbers of a vector are a good embedding by themselves, where the embedder says so."""
+    """Matryoshka prefix: this many leading numbers of a vector are an embedding of their own; None: unknown."""
 
 
-class Ask(NamedTuple):
-    """One question on its way to the arms: its text, its embedding where there is one, and what may answer it."""
+class LocalView:
+    """The indexes of one view in this process: exact BM25, exact vectors and the graph."""
 
-    text: str
-    vector: Any = None
-    allowed: Set[str] | None = None
-
-
-class Space(Protocol):
-    """What a memory needs of the indexes over one view, wherever they live (in this process, or in a server)."""
-
-    def refresh(self) -> None:
-        """Catch up with the store: the next search sees every write acknowledged before this call."""
-        ...
-
-    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
-        """One arm's k best: "bm25" or "vector"."""
-        ...
-
-    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
-        """One arm's raw scores of given memories; None where it has nothing to say."""
-        ...
-
-    def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
-        """What ranking needs to know of these memories."""
-        ...
-
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A still picture of the graph, in which only `allowed` memories take part; None when there is none."""
-        ...
-
-    def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
-        """Pairs among these that are joined by a `contradicts` edge."""
-        ...
-
-    def count(self) -> int:
-        """How many memories this view shows."""
-        ...
-
-    def save(self) -> None:
-        """Write down what makes the next open fast."""
-        ...
-
-
-class LocalSpace:
-    """The indexes of one view in this process: exact BM25, exact vectors and the graph, following the store's log."""
+    thread_threshold = 0.01
+    """Seconds: an arm that usually takes longer runs in its own thread."""
 
     def __init__(self, store: Store, view: View, settings: IndexSettings, /) -> None:
         self._store = store
         self._view = view
         self._settings = settings
         self._lock = guard(threading.RLock())
-        self._seen = -1
-        self._roster = Roster() if settings.graph is None else Roster(settings.graph.links_key)
+        self._applied = -1
+        self._entries = Entries() if settings.graph is None else Entries(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}
-        self._text = self._new_text()
+        self.bm25 = self._new_bm25()
         self._vector = self._new_vector()
         self._graph = GraphIndex(settings.graph) if settings.graph is not None else None
         self._saved = 0
 
-    # --- following the store
+    # --- updating
 
     def refresh(self) -> None:
         """Catch up with the store."""
         newest = self._store.last_seq()
-        if newest == self._seen:
+        if newest == self._applied:
             return
-        if self._view.as_of is not None and self._seen >= 0:
-            return  # the past does not change
+        if self._view.as_of is not None and self._applied >= 0:
+            return  # a view of the past never changes
         with self._lock:
-            if newest == self._seen:
+            if newest == self._applied:
                 return
-            self._follow(self._open() if self._seen < 0 else self._seen)
-            self._seen = newest
+            self._catch_up(self._open() if self._applied < 0 else self._applied)
+            self._applied = newest
 
     def _open(self) -> int:
-        """Read what is written down, so that only the changes after it (their seq is given) are left to follow.
+        """Load the saved snapshots; return the seq after which changes must still be applied.
 
-        Text index and roster come from their snapshots, where those are whole; the graph from the roster, and the
-        vectors in one go from the store. Without snapshots everything is built from the log.
+        The text index and the entries come from their snapshots, the graph from the entries, and the vectors are
+        read from the store in one pass. Without valid snapshots everything is built from the log.
         """
         if self._view.as_of is not None or self._view.superseded:
             return 0
         own_vectors = self._settings.make_vectors is not None
-        if own_vectors and self._vector is not None:  # it remembers how far it has come
-            heal = getattr(self._vector, "heal", None)
-            if heal is not None:
-                heal(self._store.last_seq())
+        if own_vectors and self._vector is not None:  # it stores its own watermark
+            if isinstance(self._vector, ExternalIndex):
+                self._vector.reset_if_ahead(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
-        text, roster = self._saved_text(), self._saved_roster()
-        if text is None:
+        text, entries = self._saved_bm25(), self._saved_entries()
+        if text is None or entries is None or text.watermark < entries.watermark:
             return 0
-        self._text = text
-        pieces = None if self._vector is None or own_vectors else getattr(self._store, "vector_pieces", None)
-        whole = pieces is not None or self._vector is None or own_vectors
-        if roster is None or not whole or (self._graph is not None and self._graph.reads_texts):
-            text.apply(self._store.changes(text.watermark, view=self._view))  # from 0 on nobody tells what is gone
-            return 0
-        self._roster, self._saved = roster, min(text.watermark, roster.watermark)
-        self._load(roster, pieces)
+        self.bm25, self._entries, self._saved = text, entries, entries.watermark
+        read_vectors = self._vector is not None and not own_vectors
+        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
+        self._load(entries, bulk)
         return self._saved
 
-    def _load(self, roster: Roster, pieces: Callable[..., Any] | None) -> None:
+    def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         edges = self._store.edges(view=self._view)
         for edge in edges:
-            self._contradict(edge, gone=False)
-        if self._graph is not None:
-            self._graph.load(roster, edges)
-        if self._vector is not None and pieces is not None:
-            with pieces(view=self._view) as (newest, rows):
-                self._vector.load(map(_columns, rows), size=len(roster), watermark=newest)
-            self._tell_bare(len(roster) - len(self._vector))
+            self._set_contradiction(edge, removed=False)
+        replayed: list[Any] = []
+        if self._graph is not None and self._graph.reads_texts:
+            replayed.append(self._graph)
+        elif self._graph is not None:
+            self._graph.load(entries, edges)
+        if self._vector is not None and bulk is not None:
+            with bulk.vector_pieces(view=self._view) as (newest, rows):
+                self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
+            empty = int(np.count_nonzero(entries.columns()["words"] == 0))
+            self._warn_without_vector(len(entries) - len(self._vector) - empty)
+        elif self._vector is not None and self._settings.make_vectors is None:
+            replayed.append(self._vector)
+        if replayed:  # these cannot be loaded: they need every text or vector again
+            changes = list(self._store.changes(0, view=self._view, vectors=self._settings.vectors))
+            for index in replayed:
+                index.apply(changes)
 
-    def _tell_bare(self, count: int) -> None:
-        """Say so when meaning cannot find some memories: written without an embedder, or edited by hand since."""
+    def _warn_without_vector(self, count: int) -> None:
+        """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
         if count > 0 and self._vector is not None and self._view.as_of is None:
             where = f"namespace {self._view.namespace!r}"
             log.warning(
-                "memories without a vector in %s: %d; only words and graph find them until reindex()", where, count
+                "memories without a vector in %s: %d; vector search cannot find them until reindex()", where, count
             )
 
-    def _saved_text(self) -> BM25Index | None:
+    def _saved_bm25(self) -> BM25Index | None:
         read: BM25Index | None = self._restored("bm25", BM25Index.from_bytes)
-        fresh = self._text
+        fresh = self.bm25
         same = read is not None and (read.analyzer, read.k1, read.b) == (fresh.analyzer, fresh.k1, fresh.b)
         return read if same else None
 
-    def _saved_roster(self) -> Roster | None:
-        read: Roster | None = self._restored("roster", Roster.from_bytes)
-        return read if read is not None and read.links_key == self._roster.links_key else None
+    def _saved_entries(self) -> Entries | None:
+        read: Entries | None = self._restored("entries", Entries.from_bytes)
+        return read if read is not None and read.links_key == self._entries.links_key else None
 
     def _restored(self, name: str, read: Callable[[bytes], Any]) -> Any:
         saved = self._store.load_snapshot(name, namespace=self._view.namespace)
         try:
             return None if saved is None else read(saved[1])
         except CorruptStoreError as error:
-            log.warning("the saved %s is damaged and is built again: %s", name, error)
+            log.warning("the saved %s index cannot be read and will be rebuilt: %s", name, error)
             return None
 
-    def _follow(self, since: int) -> None:
+    def _catch_up(self, since: int) -> None:
         batch: list[Change] = []
-        bare = 0
+        without = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
             batch.append(change)
-            bare += change.memory is not None and change.vector is None
+            without += change.memory is not None and change.vector is None and bool(change.memory.embedded)
             if len(batch) >= BATCH:
                 self._apply(batch)
                 batch = []
         self._apply(batch)
-        self._tell_bare(bare)
-        if self._behind() >= max(SNAPSHOT_AFTER, len(self._roster) // 20):
+        self._warn_without_vector(without)
+        if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20):
             self.save()
 
     def _apply(self, batch: Sequence[Change]) -> None:
-        """Entries first: an index never answers with an id whose entry is not known."""
+        """Update the entries first: every id that an index returns must have an entry."""
         for change in batch:
             if change.edge is not None:
-                self._contradict(change.edge, gone=change.gone)
-        self._roster.put(batch)
-        behind = self._text.watermark
-        self._text.apply([change for change in batch if change.seq > behind and change.edge is None])
+                self._set_contradiction(change.edge, removed=change.gone)
+        turns, gone = self._entries.apply(batch, since=self.bm25.watermark)
+        watermark = max(self.bm25.watermark, self._entries.watermark)
+        self.bm25.write(self._documents(turns, batch), gone, watermark=watermark)
         if self._vector is not None:
-            reached = self._vector.watermark
-            self._vector.apply([change for change in batch if change.seq > reached])
+            indexed = self._vector.watermark
+            self._vector.apply([change for change in batch if change.seq > indexed])
         if self._graph is not None:
             self._graph.apply(batch)
-        self._roster.drop(batch)
+        self._entries.forget(gone)
 
-    def _contradict(self, edge: Edge, *, gone: bool) -> None:
+    def _documents(self, turns: Sequence[Turn], batch: Sequence[Change]) -> Iterator[Document]:
+        """The BM25 documents of these turns; texts that are not in the batch are read from the store."""
+        memories = {change.id: change.memory for change in batch if change.memory is not None}
+        wanted = dict.fromkeys(id_ for turn in turns for id_ in (turn.id, turn.previous) if id_ not in memories)
+        wanted.pop(None, None)
+        ids = [id_ for id_ in wanted if id_ is not None]
+        if ids:
+            found = self._store.get(ids, view=self._view)
+            memories |= {id_: memory for id_, memory in zip(ids, found, strict=True) if memory is not None}
+        for turn in turns:
+            memory = memories.get(turn.id)
+            if memory is None:  # it was deleted since: that change comes later
+                continue
+            previous = memories.get(turn.previous) if turn.previous is not None else None
+            yield as_document(memory)._replace(
+                id=turn.id,
+                asked=question_sentences(memory.text) if turn.halved else "",
+                previous="" if previous is None else question_sentences(previous.text),
+            )
+
+    def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         if edge.relation != "contradicts":
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             others = self._contradicts.setdefault(a, set())
-            if gone:
+            if removed:
                 others.discard(b)
             else:
                 others.add(b)
 
-    def _behind(self) -> int:
-        """How many changes the next open would have to follow."""
-        return self._roster.watermark - self._saved
+    def _unsaved(self) -> int:
+        """The number of changes that the next open would have to replay."""
+        return self._entries.watermark - self._saved
 
     def save(self) -> None:
-        """Write text index and roster down, unless following what is new takes hardly longer than reading them."""
-        behind = self._behind()
-        if self._view.as_of is not None or self._view.superseded or not behind or behind * CATCH_UP < len(self._roster):
+        """Save the text index and the entries, unless replaying the unsaved changes is cheaper."""
+        unsaved = self._unsaved()
+        if (
+            self._view.as_of is not None
+            or self._view.superseded
+            or not unsaved
+            or unsaved * REPLAY_RATIO < len(self._entries)
+        ):
             return
         try:
-            for name, index in (("bm25", self._text), ("roster", self._roster)):
+            for name, index in (("bm25", self.bm25), ("entries", self._entries)):
                 data = index.to_bytes()
                 self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
-        except (
-            StoreError
-        ) as error:  # a full disk or a read-only file: what is derived must not stop a search or a close
-            log.warning("the indexes were not written down, so the next open takes longer: %s", error)
-        self._saved = self._roster.watermark
+        except StoreError as error:  # a full disk or a read-only file must not fail a search or a close
+            log.warning("the indexes could not be saved, so the next open takes longer: %s", error)
+        self._saved = self._entries.watermark
 
     def close(self) -> None:
-        """Let go of what the vector index holds open."""
-        let_go = getattr(self._vector, "close", None)
-        if let_go is not None:
-            let_go()
+        """Close the vector index where it holds files or connections."""
+        if isinstance(self._vector, ExternalIndex):
+            self._vector.close()
 
-    def _new_text(self) -> BM25Index:
+    def bm25_constants(self) -> tuple[float, float]:
+        """The k1 and b in use; b depends on the mean length unless it was set."""
+        return self.bm25.k1, self.bm25.effective_b
+
+    def bm25_with(self, *, k1: float, b: float) -> BM25Index:
+        """The BM25 index with other constants; it shares the postings."""
+        return self.bm25.with_curve(k1=k1, b=b)
+
+    def _new_bm25(self) -> BM25Index:
         s = self._settings
         return BM25Index(analyzer=s.analyzer, k1=s.k1, b=s.b)
 
@@ -259,51 +263,59 @@ class LocalSpace:
         past = self._view.as_of is not None or self._view.superseded
         return VectorIndex(prefix=self._settings.prefix) if make is None or past else make(self._view)
 
-    # --- answering
+    # --- searching
 
-    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
+    def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
         if arm == "bm25":
-            return self._text.search(ask.text, k=k, allowed=ask.allowed)
-        if self._vector is None or ask.vector is None:
+            return self.bm25.search(query.text, k=k, allowed=query.allowed)
+        if self._vector is None or query.vector is None:
             return Hits([], [])
-        hits: Hits = self._vector.search(ask.vector, k=k, allowed=ask.allowed)
+        hits: Hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
         return hits
 
-    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
+    def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
-            return list(self._text.score(ask.text, ids))
-        if self._vector is None or ask.vector is None:
+            return list(self.bm25.score(query.text, ids))
+        if self._vector is None or query.vector is None:
             return [None] * len(ids)
-        return list(self._vector.score(ask.vector, ids))
+        return list(self._vector.score(query.vector, ids))
 
-    def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
+    def coverage(self, query: ArmQuery, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
-        return self._text.coverage(ask.text, ids)
+        return self.bm25.coverage(query.text, ids)
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
-        """What ranking needs to know of these memories."""
-        return list(map(self._roster.entries.get, ids))
+        """The fields of these memories that ranking uses."""
+        return self._entries.get(ids)
+
+    def speakers(self) -> dict[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        return self._entries.speakers()
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        return candidates(self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops)
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A still picture of the graph."""
+        """A snapshot of the graph."""
         return None if self._graph is None else self._graph.snapshot(self.entries, allowed=allowed)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
         if not self._contradicts:
             return []
-        asked = set(ids)
-        return [(a, b) for a in ids for b in sorted(self._contradicts.get(a, ())) if a < b and b in asked]
+        wanted = set(ids)
+        return [(a, b) for a in ids for b in sorted(self._contradicts.get(a, ())) if a < b and b in wanted]
 
     def count(self) -> int:
-        """How many memories this view shows."""
-        return len(self._roster)
+        """The number of memories in this view."""
+        return len(self._entries)
 
 
 def _columns(piece: Sequence[tuple[str, float | None, bytes]]) -> tuple[list[str], list[float], Any]:
-    """Stored vectors as ids, times and rows."""
+    """Stored vectors as ids, times and a matrix."""
     ids, times, vectors = zip(*piece, strict=True)
     if len(set(map(len, vectors))) > 1:
         raise EmbeddingError("the stored vectors have several dimensions: embed them again with reindex()")

@@ -1,30 +1,51 @@
-"""The inspector: a local page where one types a query, sees every arm, and drags the recipe to watch the order move."""
+"""The inspector: a local page that shows every arm, the fused results and the recipe as sliders."""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import secrets
+import socket
 import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hybridmem.core import validation
 from hybridmem.errors import ConfigError, HybridMemError
-from hybridmem.fusion.recipe import MODES, Fusion
-from hybridmem.fusion.stages import HalfLife, QualityGate, Spread
+from hybridmem.evaluation.cases import Case, judged_cases, load_cases
+from hybridmem.evaluation.metrics import judge, mrr, recall
+from hybridmem.fusion.explain import Explanation
+from hybridmem.fusion.explain_html import score_parts
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.recipes import recipe_from_dict, recipe_to_dict
+from hybridmem.server.controls import changed_recipe, control_groups, python_source
+from hybridmem.server.sources import Query, matching_words, source_of
 
-if TYPE_CHECKING:
-    from hybridmem.memory.memory import HybridMemory
-
-__all__ = ["Inspector", "recipe_from", "settings_of"]
+__all__ = ["Inspector"]
 
 LOOPBACK = "127.0.0.1"
-MAX_BODY = 1_000_000
-ARM_ROWS = 20
+MAX_BODY = 4_000_000
+MAX_WAITING = 32
+"""How many connections may be open without having sent a whole request; the oldest is closed for a new one."""
+MAX_CASES = 2_000
+ARM_ROWS = 100
+"""How many hits of an arm the page lists."""
+_FILES = {
+    "": ("inspector.html", "text/html; charset=utf-8"),
+    "inspector.css": ("inspector.css", "text/css; charset=utf-8"),
+    "inspector.js": ("inspector.js", "text/javascript; charset=utf-8"),
+    "inspector_draw.js": ("inspector_draw.js", "text/javascript; charset=utf-8"),
+}
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; "
     "connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -32,45 +53,11 @@ _HEADERS = {
 }
 
 
-def settings_of(recipe: Fusion, arms: tuple[str, ...], *, k: int) -> dict[str, Any]:
-    """The recipe as the sliders of the page."""
-    boost = recipe.boost if isinstance(recipe.boost, HalfLife) else None
-    floor = recipe.gate.floor if recipe.gate is not None else None
-    floors = floor if isinstance(floor, dict) else dict.fromkeys(arms, floor)
-    return {
-        "k": k,
-        "mode": recipe.mode,
-        "c": recipe.c,
-        "weights": dict(zip(arms, recipe.weights_for(arms), strict=True)),
-        "floors": {arm: floors.get(arm) or 0.0 for arm in arms},
-        "half_life": 30.0 if boost is None else boost.half_life,
-        "strength": 0.0 if boost is None else boost.strength,
-        "spread": 0.0 if recipe.spread is None else recipe.spread.strength,
-    }
-
-
-def recipe_from(recipe: Fusion, settings: dict[str, Any]) -> Fusion:
-    """The recipe with what the page has moved; a floor of 0 is no floor."""
-    floors = {arm: float(value) for arm, value in settings["floors"].items() if value}
-    boost = recipe.boost
-    if boost is None or isinstance(boost, HalfLife):
-        base = boost or HalfLife()
-        boost = replace(base, half_life=float(settings["half_life"]), strength=float(settings["strength"]))
-    spread = replace(recipe.spread or Spread(), strength=float(settings["spread"]))
-    gate = recipe.gate or QualityGate()
-    return replace(
-        recipe,
-        mode=settings["mode"],
-        c=float(settings["c"]),
-        weights={arm: float(weight) for arm, weight in settings["weights"].items()},
-        gate=replace(gate, floor=floors) if floors else None,
-        boost=boost,
-        spread=spread if spread.strength else None,
-    )
-
-
 class Inspector:
-    """Serves the page on the loopback address, behind a random token; a context manager.
+    """Serves the page on the loopback address, behind a random token in its URL; a context manager.
+
+    `shown` is a HybridMemory, or a FusionRetriever of LangChain or LlamaIndex. The page shows the memory's own
+    namespace, and those of `namespaces`.
 
     >>> from hybridmem import HybridMemory
     >>> with HybridMemory(embedder=None) as memory, Inspector(memory) as inspector:
@@ -78,21 +65,21 @@ class Inspector:
     True
     """
 
-    def __init__(self, memory: HybridMemory, /, *, port: int = 0) -> None:
-        self.memory = memory
+    def __init__(self, shown: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
+        self._source = source_of(shown, namespaces)
         self.token = secrets.token_urlsafe(24)
         try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
+            self._server = _Server((LOOPBACK, port), _handler(self))
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {LOOPBACK}, port {port}: {error}") from error
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="hybridmem-inspector", daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(target=serve, name="hybridmem-inspector", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Where the page is: the token in it is the key."""
+        """The address of the page; whoever knows it may read the memory."""
         return f"http://{LOOPBACK}:{self.port}/{self.token}/"
 
     def wait(self) -> None:
@@ -112,68 +99,263 @@ class Inspector:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # --- what the page asks
+    # --- actions of the page
 
-    def start(self) -> dict[str, Any]:
-        """The arms, the modes and where the sliders stand at first."""
-        memory = self.memory
-        settings = settings_of(memory.recipe, memory.arms, k=8)
-        return {"arms": list(memory.arms), "modes": list(MODES), "settings": settings, "count": len(memory)}
-
-    def search(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Each arm's list, the fused list with receipts, and what was left out."""
-        how = self._how(asked)
-        told = self.memory.explain(str(asked["query"]), **how)
-        texts = told.texts
-        arms = {
-            arm: [{"id": r.id, "score": r.score, "text": r.text} for r in self._arm(arm, asked)]
-            for arm in self.memory.arms
+    def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The arms, the controls of the recipe, and what the source reports about itself."""
+        recipe = self._recipe(request)
+        return {
+            "arms": list(self._source.arms),
+            "groups": control_groups(recipe, self._source.arms),
+            "k": 8,
+            **self._source.start(request.get("namespace")),
         }
-        results = [{**r.to_dict(), "text": texts.get(r.key, ""), "line": str(r)} for r in told.receipts]
-        return {"arms": arms, "results": results, "dropped": {**told.gated, **told.dropped}}
 
-    def why(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Why an id is not among the results."""
-        return {"why": self.memory.explain(str(asked["query"]), **self._how(asked)).why_not(str(asked["id"]))}
+    def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Each arm's list, the fused list with the parts of each score, and why the rest is left out."""
+        query = self._query(request)
+        began = time.perf_counter()
+        explained = self._source.explain(query)
+        took = time.perf_counter() - began
+        texts = self._source.texts(explained, query)
+        return {
+            "arms": _arms(explained, self._source.arms),
+            "results": _results(explained),
+            "texts": texts,
+            "words": matching_words(query.text, texts.values()),
+            "paths": {key: list(won.path) for key, won in explained.activations.items()},
+            "groups": control_groups(query.recipe, self._source.arms),
+            "milliseconds": round(1000 * took, 1),
+        }
 
-    def _how(self, asked: dict[str, Any]) -> dict[str, Any]:
-        settings = asked["settings"]
-        return {"k": int(settings["k"]), "recipe": recipe_from(self.memory.recipe, settings)}
+    def why(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Why a key is or is not among the results, with its fields, history and thread."""
+        query, key = self._query(request), _text(request, "key")
+        explained = self._source.explain(query)
+        ranks = {
+            name: next(((n, hit.score) for n, hit in enumerate(hits, start=1) if hit.key == key), None)
+            for name, hits in explained.hits.items()
+        }
+        return {
+            "key": key,
+            "why": explained.why_not(key),
+            "text": self._source.texts(explained, query).get(key, ""),
+            "ranks": {name: place and [place[0], _finite(place[1])] for name, place in ranks.items()},
+            "result": next((one for one in _results(explained) if one["key"] == key), None),
+            **self._wide(key, query, explained),
+            "path": list(explained.activations[key].path) if key in explained.activations else [],
+            **self._source.details(key, query),
+        }
 
-    def _arm(self, arm: str, asked: dict[str, Any]) -> Any:
-        return self.memory.search_arm(arm, str(asked["query"]), k=ARM_ROWS)
+    def _wide(self, key: str, query: Query, explained: Explanation) -> dict[str, Any]:
+        """The receipt of a key that a longer list would contain, beside the score of the last result."""
+        wide = None
+        if key in explained.dropped and explained.receipts:
+            depth = query.recipe.depth_for(query.k)  # the same lists from the arms, so that the score is the same
+            longer = self._source.explain(query._replace(k=depth, recipe=replace(query.recipe, depth=depth)))
+            wide = next((one for one in _results(longer) if one["key"] == key), None)
+        return {"wide": wide, "last": _finite(explained.receipts[-1].score) if explained.receipts else None}
+
+    def cases(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The cases of a JSONL file that name a relevant id."""
+        cases = judged_cases(load_cases(io.StringIO(_text(request, "text"))))
+        if not cases:
+            raise ConfigError('no case names a relevant id: a line is {"query": "…", "relevant": ["id"]}')
+        if len(cases) > MAX_CASES:
+            raise ConfigError(f"{len(cases)} cases are too many for the page: at most {MAX_CASES}")
+        rows = [
+            {
+                "query": case.query,
+                "relevant": dict(case.relevant),
+                "category": case.category,
+                "as_of": None if case.as_of is None else case.as_of.isoformat(),
+            }
+            for case in cases
+        ]
+        return {"cases": rows}
+
+    def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Recall and reciprocal rank at k for each of these cases, and which relevant ids are missing."""
+        rows = validation.listed("cases", request.get("cases"), "cases")
+        measured = []
+        for row in rows:
+            case = Case(_text(row, "query"), dict(row["relevant"]))
+            query = self._query({**request, "query": case.query, "as_of": row.get("as_of") or request.get("as_of")})
+            found = [receipt.key for receipt in self._source.explain(query).receipts]
+            judged = judge([found], [case.relevant], depth=query.k)
+            measured.append(
+                {
+                    "recall": float(recall(judged, query.k)[0]),
+                    "rank": float(mrr(judged, query.k)[0]),
+                    "missing": [key for key, grade in case.relevant.items() if grade > 0 and key not in found],
+                }
+            )
+        return {"measured": measured}
+
+    def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The recipe as the text of a recipe file and as Python code."""
+        recipe = self._recipe(request)
+        return {"json": json.dumps(recipe_to_dict(recipe), indent=2) + "\n", "python": python_source(recipe)}
+
+    def _query(self, request: Mapping[str, Any]) -> Query:
+        return Query(
+            text=_text(request, "query"),
+            recipe=self._recipe(request),
+            k=request.get("k", 8),
+            filter=request.get("filter") or None,
+            as_of=request.get("as_of") or None,
+            namespace=request.get("namespace"),
+        )
+
+    def _recipe(self, request: Mapping[str, Any]) -> Fusion:
+        base = request.get("base")
+        recipe = self._source.recipe if base is None else recipe_from_dict(base)
+        changes = request.get("changes") or {}
+        return changed_recipe(recipe, changes, self._source.arms) if changes else recipe
+
+
+def _arms(explained: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Every arm with its list, its summary, and why a hit of it is not a result."""
+    lost = {**explained.gated, **explained.dropped}
+    rows = []
+    for name in names:
+        hits = explained.hits.get(name, ())
+        listed = [{"key": hit.key, "score": _finite(hit.score), "lost": lost.get(hit.key)} for hit in hits[:ARM_ROWS]]
+        rows.append({"name": name, "note": explained.arms.get(name, ""), "count": len(hits), "hits": listed})
+    return rows
+
+
+def _results(explained: Explanation) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": receipt.key,
+            "rank": receipt.rank,
+            "score": _finite(receipt.score),
+            "parts": [[part.name, _finite(part.value), part.text] for part in score_parts(receipt)],
+            "degraded": receipt.degraded,
+        }
+        for receipt in explained.receipts
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _text(request: Mapping[str, Any], name: str) -> str:
+    value = request.get(name)
+    validation.text(name, value, "a text")
+    return str(value)
+
+
+# --- HTTP
+
+
+class _Server(ThreadingHTTPServer):
+    """A threading server with a bound on the connections that have not sent a whole request."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._waiting: OrderedDict[int, socket.socket] = OrderedDict()
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._waiting[id(request)] = request
+            oldest = self._waiting.popitem(last=False)[1] if len(self._waiting) > MAX_WAITING else None
+        if oldest is not None:
+            _shut(oldest)
+        super().process_request(request, client_address)
+
+    def received(self, request: Any) -> None:
+        """A connection has sent its request, or is closed: it no longer counts."""
+        with self._lock:
+            self._waiting.pop(id(request), None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.received(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is not worth a traceback on the user's terminal."""
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection; its thread reads the end of the stream and finishes."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _parsed(body: bytes) -> Mapping[str, Any]:
+    """The JSON object of a request; ConfigError for anything else."""
+    try:
+        data = json.loads(body or b"{}", parse_float=_number, parse_constant=_constant)
+    except RecursionError as error:
+        raise ConfigError("the request is nested too deeply") from error
+    except ValueError as error:
+        raise ConfigError(f"the request is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"the request is a {type(data).__name__}: an object is needed")
+    return data
 
 
 def _handler(inspector: Inspector) -> type[BaseHTTPRequestHandler]:
-    """A request handler for this inspector. Only its own host names and its token are answered."""
-    actions = {"start": lambda _asked: inspector.start(), "search": inspector.search, "why": inspector.why}
+    """A request handler that answers only requests with the inspector's own host name and token."""
+    actions: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        "start": inspector.start,
+        "search": inspector.search,
+        "why": inspector.why,
+        "cases": inspector.cases,
+        "measure": inspector.measure,
+        "save": inspector.save,
+    }
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 30
+        server: _Server
 
         def do_GET(self) -> None:
-            if not self._allowed() or self.path != f"/{inspector.token}/":
-                self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+            home = f"/{inspector.token}/"
+            name = self.path.removeprefix(home)
+            if not self.path.startswith(home) or name not in _FILES or not self._allowed():
+                self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
                 return
-            page = files("hybridmem.server").joinpath("inspector.html").read_bytes()
-            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
+            file, kind = _FILES[name]
+            self._send(HTTPStatus.OK, files("hybridmem.server").joinpath(file).read_bytes(), kind)
 
         def do_POST(self) -> None:
             token, _, name = self.path.partition("/api/")
             action = actions.get(name) if token == f"/{inspector.token}" else None
             size = self.headers.get("Content-Length") or "0"
             if not self._allowed() or action is None or not size.isdecimal() or int(size) > MAX_BODY:
-                self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+                self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
                 return
+            body = self.rfile.read(int(size))
+            self.server.received(self.request)
             try:
-                answer: Any = action(json.loads(self.rfile.read(int(size)) or b"{}"))
-                status = HTTPStatus.OK
-            except (HybridMemError, KeyError, TypeError, ValueError, AttributeError) as error:
+                answer, status = action(_parsed(body)), HTTPStatus.OK
+            except (HybridMemError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
                 answer, status = {"error": str(error) or type(error).__name__}, HTTPStatus.BAD_REQUEST
-            self._send(status, json.dumps(answer, default=str).encode(), "application/json")
+            self._send(status, json.dumps(answer, default=str).encode("utf-8", "replace"), "application/json")
 
         def _allowed(self) -> bool:
-            """Another site that points its name at this address does not know the host and the port."""
+            """A site that resolves its own name to this address sends another Host header."""
             return self.headers.get("Host") in {f"{LOOPBACK}:{inspector.port}", f"localhost:{inspector.port}"}
 
         def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
@@ -184,6 +366,6 @@ def _handler(inspector: Inspector) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Stay quiet: the URL is a secret."""
+            """Log nothing: the URL is a secret."""
 
     return Handler

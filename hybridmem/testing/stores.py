@@ -25,6 +25,7 @@ from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters.predicate import compile_predicate
 from hybridmem.testing.store_model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
+from hybridmem.text.cues import TIME_WORD
 
 NOW = View()
 ALL = View(superseded=True)
@@ -65,6 +66,9 @@ FULL = Memory(
     confidence=0.5,
     access_count=3,
     last_accessed=datetime(2024, 6, 1, tzinfo=timezone.utc),
+    speaker="Ana",
+    event_at=datetime(2024, 4, 30, tzinfo=timezone.utc),
+    expires_at=datetime(2034, 4, 30, tzinfo=timezone.utc),
     metadata={"page": 3, "nested": {"deep": [1, "two", None, True]}, "ключ": "значение", "f": 0.5},
 )
 
@@ -517,7 +521,8 @@ class StoreConformance:
         assert sorted(store.entries(view=NOW)) == [
             Entry(
                 "m1", "doc-1", "chat-1", FULL.created_at.timestamp(), FULL.updated_at.timestamp(), "contradicted",
-                0.75, 0.5, 3, FULL.last_accessed.timestamp(), 7,
+                0.75, 0.5, 3, FULL.last_accessed.timestamp(), 7, "ana", TIME_WORD, FULL.event_at.timestamp(),
+                FULL.expires_at.timestamp(),
             ),
             Entry("plain", None, None, 5.0, 5.0, "active", 1.0, 1.0, 0, None, 1),
         ]  # fmt: skip
@@ -888,8 +893,8 @@ class StoreConformance:
         earlier = {**b, "at": a["at"] - 1}
         for rows, why in (
             ([b, a, link], "seq 1 does not come after 2"),
-            ([a, earlier, link], "lies before"),
-            ([a, link], "links 'b', which is not there"),
+            ([a, earlier, link], "is before"),
+            ([a, link], "links 'b', which does not exist"),
             ([a, b, {**link, "op": "sing"}], "known: link, unlink"),
         ):
             with store_factory(clock, name=fresh("target")) as target:

@@ -9,7 +9,7 @@ from llama_index.core.retrievers import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from hybridmem.errors import ConfigError, MissingExtraError
-from hybridmem.evaluation.evaluate import Asked, Case, evaluate, load_cases, load_corpus, result_id
+from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_corpus, result_id
 
 CASES = [
     Case("one", {"a": 1.0}, category="easy"),
@@ -99,7 +99,7 @@ def test_verdicts_on_arms():
         metrics=("mrr@10",),
     )  # fmt: skip
     assert parts.verdicts() == [
-        "without spread: mrr@10 -0.500 [-0.500, -0.500] against whole: it earns its place",
+        "without spread: mrr@10 -0.500 [-0.500, -0.500] against whole: the stage helps",
         "without gate: nothing changes on these cases",
     ]
     with pytest.raises(ConfigError, match="'none' is not in this report: it has arm, better, same, worse"):
@@ -236,7 +236,7 @@ def test_ready_systems_and_odd_functions():
         def __call__(self, query):
             return ["a"]
 
-    ready = Asked("ready", lambda case, k: ["a"] * k, arm=True)
+    ready = System("ready", lambda case, k: ["a"] * k, arm=True)
     report = evaluate({"": ready, "odd": Odd()}, CASES)
     assert [(run.name, run.arm) for run in report.runs] == [("ready", True), ("odd", False)]
     assert "odd is not clearly different from its best arm ready" in str(report)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, Step, Trace
+from hybridmem.core.types import Ranking
+from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Conflicts, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
 from tests.support.items import READER, Row, arm
@@ -14,7 +15,7 @@ DAY = 86_400.0
 def explained(recipe, lists, *, k=None, query="where is the cat", texts=None):
     trace = Trace()
     ranking = recipe.run(lists, reader=READER, query=query, now=NOW, k=k, trace=trace)
-    shown = [recipe.share(score) for score in ranking.scores]
+    shown = recipe.shares(ranking.scores)
     return trace.explanation(ranking, query=query, lists=lists, shown=shown, texts=texts)
 
 
@@ -43,11 +44,11 @@ def test_a_receipt_holds_ranks_scores_shares_and_steps():
         ArmShare("vector", 1, 0.9, 0.4 / 61),
     )
     assert receipt.raw == pytest.approx(0.8 / 61 * 1.5)
-    assert receipt.score == pytest.approx(0.8 / 61 * 1.5 / (2 / 61))
+    assert receipt.score == 1.0  # above the 1/61 of a result that is first in every arm
     line = str(receipt)
-    assert line.startswith("#1 c1 0.600: bm25 #1 (8) +0.006557 vector #1 (0.9) +0.006557")
-    assert "dedup kept as best of source doc" in line
-    assert "halflife ×1.5 for age 30 days" in line
+    assert line.startswith("#1 c1 1.000: bm25 #1 (8) +0.006557 vector #1 (0.9) +0.006557")
+    assert "; best of source doc;" in line
+    assert line.endswith("recency ×1.5 (30 days old)")
 
 
 def test_why_not_names_the_stage_and_by_how_much():
@@ -56,7 +57,7 @@ def test_why_not_names_the_stage_and_by_how_much():
     assert told.why_not("m4") == "m4: gated: vector 0.48 < 0.5"
     assert told.why_not("m3") == "m3: rank 2 of k=1"
     assert told.why_not("nobody") == (
-        "nobody: found by no arm (bm25: 3 hits, the last at 2; vector: 2 hits, the last at 0.48; "
+        "nobody: found by no arm (bm25: 3 hits, lowest score 2; vector: 2 hits, lowest score 0.48; "
         "graph: skipped: timeout after 2 s)"
     )
     assert told.why_not("c1").startswith("c1 is a result: #1 c1")
@@ -69,33 +70,49 @@ def test_what_the_arms_could_not_see_is_told():
     assert told.why_not("new").startswith("new: found by no arm")
 
 
-def test_words_about_one_stage_are_joined():
+def test_notes_of_one_stage_are_joined_and_an_empty_one_leaves_it_out():
     trace = Trace()
-    trace.say("spread", "a", "one")
-    trace.say("spread", "a", "two")
-    assert trace._said == {("spread", "a"): "one, two"}
+    trace.note("spread", "a", "one")
+    trace.note("spread", "a", "")
+    trace.note("spread", "a", "two")
+    trace.note("spread", "b", "")
+    before, after = Ranking(["a", "b", "c"], [0, 1, 2], [3, 2, 1]), Ranking(["a", "b", "c"], [0, 1, 2], [6, 4, 2])
+    trace.step("spread", before, after)
+    told = trace.explanation(after, query="q", lists=[], shown=[1.0, 0.5, 0.25])
+    assert [str(receipt).partition(": ")[2] for receipt in told.receipts] == [
+        "found by no arm; one, two",
+        "found by no arm",  # an empty note leaves the stage out
+        "found by no arm; spread 1 → 2",
+    ]
 
 
 def test_an_unreadable_date_says_that_it_is_neutral():
     told = explained(Fusion(boost=HalfLife()), [arm("a", [ROWS[2], Row("bare")])])
-    assert "×1 (updated_at 'whenever' is not a date: neutral)" in str(told.receipts[0])
-    assert "×1 (no updated_at: neutral)" in str(told.receipts[1])
+    assert "recency ×1 (updated_at 'whenever' is not a date)" in str(told.receipts[0])
+    assert "recency ×1 (no updated_at)" in str(told.receipts[1])
 
 
 def test_a_bound_tells_what_it_cut_so_that_the_numbers_add_up():
     rows = [Row("a", {}), Row("b", {}), Row("c", {"updated_at": NOW})]
     told = explained(Fusion(boost=HalfLife(max_shift=0)), [arm("x", rows)])
     assert [receipt.key for receipt in told.receipts] == ["a", "b", "c"]
-    assert str(told.receipts[2].steps[0]) == "halflife ×2 for age 0 days, cut from 0.03175 to 0.01613 (max_shift=0)"
+    assert str(told.receipts[2].steps[0]) == "recency ×2 (0 days old), cut from 0.03175 to 0.01613 (max_shift=0)"
     assert (told.receipts[2].steps[0].before, told.receipts[2].raw) == (1 / 63, 1 / 62)
-    assert str(told.receipts[1].steps[0]) == "halflife ×1 (no updated_at: neutral)"
+    assert str(told.receipts[1].steps[0]) == "recency ×1 (no updated_at)"
+
+
+def test_a_boost_that_changes_nothing_is_left_out():
+    rows = [Row("old", {"updated_at": NOW - 5 * 365 * DAY}), Row("new", {"updated_at": NOW - 30 * DAY})]
+    told = explained(Fusion(boost=HalfLife(strength=0.05)), [arm("x", rows)])
+    texts = {receipt.key: [str(step) for step in receipt.steps] for receipt in told.receipts}
+    assert texts == {"old": [], "new": ["recency ×1.025 (30 days old)"]}  # 1 + 0.05 · 0.5
 
 
 def test_a_degraded_answer_says_so():
     told = explained(Fusion(gate=QualityGate(floor=5.0)), [arm("a", "x", [1.0]), arm("b", "")])
     assert told.receipts[0].degraded
     assert str(told.receipts[0]).endswith("degraded: nothing passed the gate")
-    assert told.arms == {"a": "1 hits, the last at 1", "b": "no hits"}
+    assert told.arms == {"a": "1 hit, lowest score 1", "b": "no hits"}
     assert not told.gated
 
 
@@ -113,9 +130,9 @@ def test_stages_that_reorder_tell_what_they_did():
         pack=Pack(tokens=5),
     )
     told = explained(recipe, [arm("x", rows)], k=2)
-    assert "rerank scored 3: #1 → #1" in str(told.receipts[0])
+    assert "rerank 3: #1 → #1" in str(told.receipts[0])
     assert [receipt.key for receipt in told.receipts] == ["a", "b"]
-    assert "conflicts ×0.3: contradicted by a (1 ≤ 1)" in str(told.receipts[1]) or told.receipts[1].steps
+    assert "conflict ×0.3: contradicted by a (0 ≤ 0)" in str(told.receipts[1])
     assert told.why_not("c") == "c: 4 tokens > 3 left of 5"
 
 
@@ -138,7 +155,7 @@ def test_any_function_leaves_a_trace():
         return ranking._replace(keys=keys, items=ranking.items[:1], scores=[ranking.scores[0] / 2])
 
     told = explained(Fusion(extra=(halve,)), [arm("a", "xy")])
-    assert told.receipts[0].steps == (Step("halve", 1 / 61, 1 / 122),)
+    assert told.receipts[0].steps == (StageStep("halve", 1 / 61, 1 / 122),)
     assert str(told.receipts[0].steps[0]) == "halve 0.01639 → 0.008197"
     assert told.why_not("y") == "y: halve: left out at score 0.01613"
 
@@ -153,8 +170,13 @@ def test_a_result_that_was_gated_and_came_back_says_so():
 
     recipe = Fusion(gate=QualityGate(floor=0.5), extra=(bring_back,))
     told = explained(recipe, [arm("x", "ab", [0.9, 0.1])])
-    assert told.receipts[1].steps == (Step("gate", 0.0, 0.0, "x 0.1 < 0.5"), Step("bring_back", 0.0, 0.5))
-    assert str(told.receipts[1]).startswith("#2 b 1.000: let in by no arm; gate x 0.1 < 0.5; bring_back 0 → 0.5")
+    assert told.receipts[1].steps == (
+        StageStep("gate", 0.0, 0.0, "gate: x 0.1 < 0.5"),
+        StageStep("bring_back", 0.0, 0.5),
+    )
+    assert str(told.receipts[1]).startswith(
+        "#2 b 0.500: below the gate in every arm; gate: x 0.1 < 0.5; bring_back 0 → 0.5"
+    )
     assert "gate" not in str(told.receipts[0])
 
 
@@ -178,8 +200,8 @@ def test_text_dict_and_html():
     assert "&lt;b&gt;cat" in html
     assert "<b>cat" not in html
     assert "left out: 3" in html
-    assert "<details>" not in explained(Fusion(), [arm("a", "x")])._repr_html_()
-    assert told.receipts[0]._repr_html_().startswith("<code>#1 c1")
+    assert "left out" not in explained(Fusion(), [arm("a", "x")])._repr_html_()
+    assert "c1" in told.receipts[0]._repr_html_()
 
 
 def test_a_page_of_its_own():

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridmem.core.types import Candidates
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion, merge, normalise_weights, weighted_rrf
-from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup, Spread
+from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
+from hybridmem.fusion.stages.base import Pool
 from tests.support.items import READER, Row, arm
 
 KEYS = st.lists(st.sampled_from("ABCDEFGHIJ"), max_size=10)
@@ -257,17 +259,37 @@ def test_depth_is_enough_to_fill_k():
     assert Fusion(depth=30).depth_for(40) == 40
 
 
-def test_shown_scores_are_the_share_of_the_best_possible():
-    recipe = Fusion(boost=HalfLife(strength=1.0), dedup=SourceDedup())
-    row = Row("x", {"updated_at": NOW})
-    ranking = recipe.run([arm("a", [row]), arm("b", [row])], reader=READER, now=NOW)
-    assert ranking.scores == [2 / 61]
-    assert recipe.ceiling() == 2 / 61
-    assert recipe.share(ranking.scores[0]) == 1.0
-    assert recipe.share(1 / 61) == 0.5
-    assert recipe.share(0.0) > 0
-    assert Fusion(mode="relative", spread=Spread(strength=0.6, decay=0.5)).ceiling() == 1 + 0.6 * 0.5
-    assert Fusion(boost=Competition()).ceiling() == pytest.approx(1.0)
+def test_shown_scores_compare_with_the_first_in_every_arm():
+    recipe = Fusion(boost=HalfLife(strength=1.0))
+    assert recipe.shares([1 / 61, 1 / 122, 0.0]) == [1.0, 0.5, 1e-9]
+    assert recipe.shares([1 / 122]) == [0.5]
+    assert recipe.shares([2 / 61, 1 / 61]) == [1.0, 0.5]  # a boost raised the first above that
+    assert recipe.shares([]) == []
+    assert Fusion(mode="convex").shares([0.9, 0.3]) == [0.9, 0.3]
+    assert Fusion(boost=Competition()).shares([0.5]) == [pytest.approx(0.5)]
+
+
+def test_convex_counts_from_the_score_of_an_unrelated_item():
+    lists = [arm("bm25", "ab", [4.0, 1.0]), arm("vector", "bc", [0.8, 0.3])._replace(baseline=0.2)]
+    ranking = Fusion(mode="convex", weights=(0.5, 0.5)).run(lists, reader=READER)
+    expected = {"a": 0.5 * 1.0, "b": 0.5 * 1 / 4 + 0.5 * 1.0, "c": 0.5 * (0.3 - 0.2) / (0.8 - 0.2)}
+    assert dict(zip(ranking.keys, ranking.scores, strict=True)) == pytest.approx(expected)
+    below = Fusion(mode="convex").run([arm("vector", "a", [0.1])._replace(baseline=0.2)], reader=READER)
+    assert below.scores == [0.0]
+
+
+def test_a_pool_adds_candidates_that_no_arm_listed():
+    rows = {key: Row(key) for key in "abcd"}
+    columns = Candidates(list("abcd"), {"x": [2.0, 1.0, 0.5, 0.0]}, {"x": 0.0})
+    pool = Pool(list(rows.values()), columns)
+    lists = [
+        arm("x", [rows["a"], rows["b"]], [2.0, 1.0])._replace(known=dict(zip("abcd", columns.scores["x"], strict=True)))
+    ]
+    ranking = Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool)
+    assert (ranking.keys, ranking.scores) == (list("abcd"), [1.0, 0.5, 0.25, 0.0])
+    gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
+    assert gated.keys == ["a", "c", "d"]  # b was listed, and is below the floor
+    assert Fusion(mode="convex").run(lists, reader=READER, pool=pool).keys == ["a", "b"]
 
 
 def test_stages_run_in_their_order_and_a_plain_function_is_a_stage():

@@ -18,6 +18,7 @@ from hybridmem import (
     save_recipe,
 )
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.recipe import SLOTS
 from hybridmem.fusion.recipes import RECIPES, recipe_from_dict, recipe_to_dict
 
 WHOLE = Fusion(
@@ -79,6 +80,7 @@ def test_functions_cannot_be_written_down():
         Fusion(rerank=Rerank(scorer=lambda query, texts: [])),
         Fusion(extra=(lambda ranking, context: ranking,)),
         Fusion(dedup=SourceDedup(key=lambda item: item)),
+        Fusion(boost=lambda ranking, context: ranking),
         replace(WHOLE, pack=Pack(tokens=5, counter=len)),
     ):
         with pytest.raises(ConfigError, match="function"):
@@ -91,3 +93,23 @@ def test_what_is_no_recipe_is_refused(tmp_path):
         load_recipe(tmp_path / "list.json")
     with pytest.raises(ConfigError, match=r"recipe = 5 is not allowed.*'default'"):
         load_recipe(5)
+
+
+def test_files_that_cannot_be_written(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written"):
+        save_recipe(WHOLE, tmp_path / "no folder" / "recipe.json")
+    with pytest.raises(ConfigError, match="recipe = 'default' is not allowed"):
+        save_recipe("default", tmp_path / "recipe.json")
+
+
+def test_every_slot_is_a_field_of_the_recipe_in_the_order_in_which_it_runs():
+    assert [slot.name for slot in SLOTS] == [
+        "gate", "evidence", "spread", "dedup", "boost", "substance", "dated", "extra",
+        "conflicts", "rerank", "diversity", "pack",
+    ]  # fmt: skip
+    assert [slot.name for slot in SLOTS if not slot.in_file] == ["extra", "rerank"]
+    assert all(slot.doc for slot in SLOTS)
+    for slot in SLOTS:
+        with pytest.raises(ConfigError, match=slot.name):
+            Fusion(**{slot.name: 5})
+        assert slot.types or slot.many

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hybridmem import Fusion, GraphSettings, HybridMemory, Memory
 from hybridmem.core.protocols import View
 from hybridmem.errors import EmbeddingError
-from hybridmem.indexes.view import IndexSettings, LocalSpace
+from hybridmem.indexes.view import IndexSettings, LocalView
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue"]
 
@@ -58,16 +58,16 @@ def test_opening_from_what_was_written_down_equals_following_the_log(tmp_path_fa
             elif verb == "save":
                 memory.search("cat")
                 memory._engine.save()
-        memory._engine._spaces.clear()  # as after a crash: nothing more is written down
+        memory._engine._views.clear()  # as after a crash: nothing more is written down
     with HybridMemory(path, embedder=toy, clock=clock) as opened:
         got = answers(opened)
-        pairs = opened._engine.space(View()).contradictions(list("abcdef"))
+        pairs = opened._engine.search_view(View()).contradictions(list("abcdef"))
     with rebuilt(path, clock) as fresh:
         assert answers(fresh) == got
-        assert fresh._engine.space(View()).contradictions(list("abcdef")) == pairs
+        assert fresh._engine.search_view(View()).contradictions(list("abcdef")) == pairs
 
 
-@pytest.mark.parametrize("lost", ["roster", "bm25"])
+@pytest.mark.parametrize("lost", ["entries", "bm25"])
 def test_one_snapshot_without_the_other_loses_nothing(tmp_path, lost, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
         memory.add_many([Memory(f"{word} on the sofa?", id=word, thread="t") for word in WORDS])
@@ -76,8 +76,8 @@ def test_one_snapshot_without_the_other_loses_nothing(tmp_path, lost, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
         memory.store.save_snapshot(lost, 3, b"torn")
         assert answers(memory) == before
-        assert f"the saved {lost} is damaged" in caplog.text
-        assert memory._engine.space(View()).count() == len(WORDS) - 1
+        assert f"the saved {lost} index cannot be read and will be rebuilt" in caplog.text
+        assert memory._engine.search_view(View()).count() == len(WORDS) - 1
 
 
 def test_a_few_changes_are_not_worth_writing_everything_down_again(tmp_path):
@@ -85,16 +85,16 @@ def test_a_few_changes_are_not_worth_writing_everything_down_again(tmp_path):
         memory.add_many([Memory(f"cat {n}", id=str(n)) for n in range(250)])
         memory.search("cat")
     with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
-        written = memory.store.load_snapshot("roster")[0]
+        written = memory.store.load_snapshot("entries")[0]
         memory.add("one more cat", id="more")
         assert memory.search("more")[0].id == "more"
     with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
-        assert memory.store.load_snapshot("roster")[0] == written == 250
+        assert memory.store.load_snapshot("entries")[0] == written == 250
         assert memory.search("more")[0].id == "more"
         memory.add("and another", id="another")
         memory.search("another")
     with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
-        assert memory.store.load_snapshot("roster")[0] == 252
+        assert memory.store.load_snapshot("entries")[0] == 252
         assert memory.search("another")[0].id == "another"
 
 
@@ -143,13 +143,13 @@ def test_vectors_that_others_stored_are_scaled(tmp_path):
 def test_a_space_answers_for_what_it_has(tmp_path):
     with HybridMemory(tmp_path / "m.db", embedder=None) as memory:
         memory.add("the cat", id="a")
-        space = LocalSpace(memory.store, View(), IndexSettings(graph=None, vectors=False))
+        space = LocalView(memory.store, View(), IndexSettings(graph=None, vectors=False))
         space.refresh()
-        from hybridmem.indexes.view import Ask
+        from hybridmem.core.protocols import ArmQuery
 
-        assert space.search("vector", Ask("cat"), k=3).ids == []
-        assert space.score("vector", Ask("cat"), ["a"]) == [None]
-        assert space.coverage(Ask("cat"), ["a", "zz"]) == [1.0, 0.0]
+        assert space.search("vector", ArmQuery("cat"), k=3).ids == []
+        assert space.score("vector", ArmQuery("cat"), ["a"]) == [None]
+        assert space.coverage(ArmQuery("cat"), ["a", "zz"]) == [1.0, 0.0]
         assert space.graph() is None
         assert space.count() == 1
         assert space.contradictions(["a"]) == []

@@ -56,7 +56,7 @@ def test_the_same_lists_give_the_same_ids_and_scores_as_the_core(lists, recipe, 
     retriever = FusionRetriever(retrievers=arms, recipe=recipe, k=k, clock=lambda: NOW)
     for found in (retriever.invoke("?"), asyncio.run(retriever.ainvoke("?"))):
         assert [document.id for document in found] == expected.keys
-        assert scores(found) == [recipe.share(score) for score in expected.scores]
+        assert scores(found) == recipe.shares(expected.scores)
     explained = retriever.explain("?")
     assert [receipt.key for receipt in explained.receipts] == expected.keys
     assert [receipt.raw for receipt in explained.receipts] == pytest.approx(expected.scores)
@@ -343,7 +343,7 @@ def test_a_store_that_cannot_filter_is_asked_deeper_too():
 def test_short_settings_shape_the_recipe():
     dated = [doc("old", updated_at=NOW - 30 * DAY), doc("new", updated_at=NOW)]
     retriever = FusionRetriever(retrievers=[Plain(docs=dated)], half_life=30, clock=lambda: NOW)
-    assert scores(ask(retriever)) == pytest.approx([2 / 62 / (2 / 61), 1.5 / 61 / (2 / 61)])
+    assert scores(ask(retriever)) == pytest.approx([1.0, 1.5 / 61 / (2 / 62)])
     weak = FusionRetriever(
         retrievers=[Plain(docs=dated)], half_life=HalfLife(half_life=timedelta(30), strength=0.01), clock=lambda: NOW
     )

@@ -45,7 +45,7 @@ def clean(llm):
     """The prompts hold the nodes' texts and nothing of receipts."""
     everything = "\n".join(llm.prompts)
     assert "Ana's cat is called Pixel." in everything
-    for trace in ("halflife", "dedup", "receipt", "hybridmem", "_why", "#1"):
+    for trace in ("recency", "best of source", "receipt", "hybridmem", "_why", "#1"):
         assert trace not in everything
     return True
 

@@ -124,8 +124,8 @@ def test_half_life_gate_and_dedup():
         ("chunk1", pytest.approx(61 / 63 / 2)),
     ]
     explained = ours.explain("q")
-    assert "×1.25 for age 60 days" in str(explained.receipts[1])
-    assert "no updated_at: neutral" in str(explained.receipts[2])
+    assert "recency ×1.25 (60 days old)" in str(explained.receipts[1])
+    assert "no updated_at" in str(explained.receipts[2])
     assert explained.why_not("chunk2") == "chunk2: dedup: collapsed into chunk1 of source doc"
     assert explained.why_not("weak") == "weak: gated: arm 0.1 < 0.5"
     assert "found by no arm" in explained.why_not("elsewhere")

@@ -1,18 +1,18 @@
-"""The inspector: its door (loopback, token, host), its answers, and the page in a real Chromium."""
+"""The inspector's server: which requests it answers, what it answers, and how it bounds connections."""
 
 import http.client
 import json
+import socket
 import time
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
-from hybridmem import Competition, Fusion, HybridMemory, Memory
+from hybridmem import Fusion, HybridMemory, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.server.inspector import Inspector, recipe_from, settings_of
-from tests.support.browser import open_browser
+from hybridmem.fusion.explain import Explanation
+from hybridmem.retrievers.explainer import Explainer
+from hybridmem.server import inspector as server
+from hybridmem.server.inspector import Inspector
 
 WORDS = ["cat", "dog", "sofa", "exports"]
 
@@ -28,11 +28,15 @@ def memory():
             [
                 Memory("Where does the cat sleep?", id="ask", thread="t"),
                 Memory("On the sofa.", id="answer", thread="t"),
+                Memory("It likes that place.", id="likes", thread="t"),
                 Memory("cat cat cat: nothing but the cat", id="many"),
                 Memory("A long tale about one cat, its owner, the house, the garden and the weather", id="tale"),
-                Memory("POST /v2/exports <b>fails</b> with E0427", id="ticket"),
+                Memory("POST /v2/exports <b>fails</b> with E0427", id="ticket", tags=("incident",)),
             ]
         )
+        opened.update("many", text="cat cat cat: all of it about the cat")
+        opened.namespace("ana").add("Ana's cat is called Pixel.", id="pixel")
+        opened.namespace("ben").add("Ben has a cat too.", id="tom")
         yield opened
 
 
@@ -45,9 +49,19 @@ def request(inspector, method, path, body=None, **headers):
     return answer.status, data, dict(answer.getheaders())
 
 
-def ask(inspector, action, body):
-    status, data, _ = request(inspector, "POST", f"/{inspector.token}/api/{action}", json.dumps(body))
+def post(inspector, action, body):
+    raw = body if isinstance(body, bytes) else json.dumps(body)
+    status, data, _ = request(inspector, "POST", f"/{inspector.token}/api/{action}", raw)
     return status, json.loads(data)
+
+
+@pytest.fixture
+def page(memory):
+    with Inspector(memory) as inspector:
+        yield inspector
+
+
+# --- who is answered
 
 
 def test_only_the_token_and_the_own_host_are_answered(memory):
@@ -57,13 +71,17 @@ def test_only_the_token_and_the_own_host_are_answered(memory):
         assert status == 200
         assert b"hybridmem" in page
         assert "default-src 'none'" in headers["Content-Security-Policy"]
-        for path in ("/", "/wrong/", f"{home}../etc/passwd", f"{home}api/search"):
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        for name in ("inspector.css", "inspector.js", "inspector_draw.js"):
+            assert request(inspector, "GET", home + name)[0] == 200
+            assert request(inspector, "GET", f"/{name}")[0] == 404
+        for path in ("/", "/wrong/", f"{home}../etc/passwd", f"{home}inspector.py", f"{home}api/search", f"/x{home}"):
             assert request(inspector, "GET", path)[0] == 404
         assert request(inspector, "GET", home, Host="evil.example")[0] == 404
         assert request(inspector, "POST", f"{home}api/start", "{}", Host="evil.example")[0] == 404
         assert request(inspector, "POST", "/wrong/api/start", "{}")[0] == 404
         assert request(inspector, "POST", f"{home}api/erase", "{}")[0] == 404
-        for bare in ("start", "/start", "/api/start", "//api/start"):  # no way around the token
+        for bare in ("start", "/start", "/api/start", "//api/start"):
             assert request(inspector, "POST", bare, "{}")[0] == 404
         for size in ("-1", "many", "99999999999"):
             assert request(inspector, "POST", f"{home}api/start", "{}", **{"Content-Length": size})[0] == 404
@@ -72,143 +90,216 @@ def test_only_the_token_and_the_own_host_are_answered(memory):
         request(inspector, "GET", home)
 
 
-def test_two_inspectors_have_two_tokens_and_a_taken_port_is_told(memory):
+def test_two_inspectors_have_two_tokens_and_a_taken_port_is_an_error(memory):
     with Inspector(memory) as one, Inspector(memory) as two:
         assert one.token != two.token
         with pytest.raises(ConfigError, match=str(one.port)):
             Inspector(memory, port=one.port)
 
 
-def test_its_answers(memory):
-    with Inspector(memory) as inspector:
-        _, start = ask(inspector, "start", {})
-        assert start["arms"] == ["bm25", "vector"]
-        status, found = ask(inspector, "search", {"query": "cat", "settings": start["settings"]})
-        assert status == 200
-        assert {row["key"] for row in found["results"]} >= {"ask", "many", "tale"}
-        assert found["arms"]["bm25"][0]["score"] > 0
-        assert [r["key"] for r in found["results"]] == [r.id for r in memory.search("cat")]
-        _, why = ask(inspector, "why", {"query": "cat", "settings": start["settings"], "id": "nobody"})
-        assert why["why"] == "nobody: there is no such memory"
-        for wrong in (
-            {},
-            {"query": "cat", "settings": {**start["settings"], "mode": "sum"}},
-            [],
-            {"query": 1, "settings": 2},
-        ):
-            status, told = ask(inspector, "search", wrong)
-            assert status == 400
-            assert told["error"]
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"1",
+        b"[" * 100_000,
+        b'{"query": ' + b'{"a": ' * 50_000,
+        b'{"query": "cat", "k": 1e400}',
+        b'{"query": "cat", "k": -1e400}',
+        b'{"query": "cat", "k": NaN}',
+        b'{"query": "cat", "k": Infinity}',
+        b'{"query": "cat", "k": ' + b"9" * 5000 + b"}",
+        b'{"query": "cat", "k": 0}',
+        b'{"query": "cat", "k": 1.5}',
+        b'{"query": "cat", "k": "8"}',
+        b'{"query": 7}',
+        b'{"query": "cat", "changes": [1]}',
+        b'{"query": "cat", "changes": {"mode": "sum"}}',
+        b'{"query": "cat", "changes": {"weights/bm25": 1e999}}',
+        b'{"query": "cat", "base": 3}',
+        b'{"query": "cat", "base": {"unknown": 3}}',
+        b'{"query": "cat", "filter": {"tags": {"$near": 1}}}',
+        b'{"query": "cat", "as_of": "some day"}',
+        b'{"query": "cat", "namespace": "ana"}',
+        b'{"query": "cat", "namespace": ["ana"]}',
+        b"{}",
+    ],
+)
+def test_a_wrong_request_is_a_400_with_a_message(page, body):
+    status, answer = post(page, "search", body)
+    assert status == 400
+    assert answer["error"]
+    assert post(page, "start", {})[0] == 200  # and the server goes on
 
 
-def test_sliders_and_recipe_say_the_same():
-    recipe = Fusion(weights={"bm25": 0.25, "vector": 0.75})
-    settings = settings_of(recipe, ("bm25", "vector"), k=5)
-    assert settings["weights"] == {"bm25": 0.25, "vector": 0.75}
-    assert (settings["strength"], settings["spread"], settings["floors"]) == (0.0, 0.0, {"bm25": 0.0, "vector": 0.0})
-    back = recipe_from(recipe, settings)
-    assert (back.mode, back.gate, back.spread) == ("rrf", None, None)
-    assert back.boost.strength == 0.0
-    gated = recipe_from(recipe, {**settings, "floors": {"bm25": 2.0, "vector": 0}, "spread": 0.5})
-    assert gated.gate.floor == {"bm25": 2.0}
-    assert gated.spread.strength == 0.5
-    assert recipe_from(Fusion(boost=Competition()), settings).boost == Competition()
+def test_idle_connections_are_bounded_and_do_not_lock_people_out(page, monkeypatch):
+    monkeypatch.setattr(server, "MAX_WAITING", 4)
+    idle = [socket.create_connection(("127.0.0.1", page.port), timeout=30) for _ in range(12)]
+    try:
+        assert post(page, "start", {})[0] == 200
+        closed = 0
+        deadline = time.monotonic() + 20
+        while closed < 12 - 4 and time.monotonic() < deadline:
+            closed = 0
+            for connection in idle:
+                connection.setblocking(False)
+                try:
+                    closed += connection.recv(1) == b""
+                except BlockingIOError:
+                    continue
+        assert closed >= 12 - 4
+    finally:
+        for connection in idle:
+            connection.close()
 
 
-class Page:
-    def __init__(self, driver):
-        self.driver = driver
-
-    def one(self, css):
-        return self.driver.find_element(By.CSS_SELECTOR, css)
-
-    def until(self, told, seconds=60):
-        """Ask again and again: the page may be drawing, and the machine may be busy."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if answer := told():
-                    return answer
-            except StaleElementReferenceException:
-                pass  # the list was drawn again between two questions
-            assert time.monotonic() < deadline, self.driver.page_source[:3000]
-            time.sleep(0.05)
-
-    def type(self, query):
-        self.until(lambda: self.driver.find_elements(By.CSS_SELECTOR, "#weight-bm25"))
-        box = self.one("#query")
-        box.clear()
-        box.send_keys(query)
-
-    def drag(self, name, value):
-        """Move a slider as a hand does: its value changes and `input` is told."""
-        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
-        self.driver.execute_script(script, self.one(f"#{name}"), value)
-
-    def read_receipt(self):
-        """The first result's receipt, unfolded as a person would."""
-        if not self.one("#fused > li details").get_attribute("open"):
-            self.one("#fused > li summary").click()
-        return self.one("#fused > li .receipt").text
-
-    def order(self):
-        return [row.get_attribute("data-id") for row in self.driver.find_elements(By.CSS_SELECTOR, "#fused > li")]
+# --- what is answered
 
 
-def test_type_drag_open_and_ask_in_a_real_browser(memory, tmp_path):
-    with Inspector(memory) as inspector, open_browser() as driver:
-        page = Page(driver)
-        driver.get(inspector.url)
-        page.type("cat sofa exports")
-        page.until(lambda: len(page.order()) >= 4)
-        assert {box.get_attribute("data-arm") for box in driver.find_elements(By.CSS_SELECTOR, "#arms section")} == {
-            "bm25",
-            "vector",
-        }
-        before = page.order()
-
-        def expected(bm25, vector):
-            settings = settings_of(memory.recipe, memory.arms, k=8)
-            moved = {**settings, "spread": 0, "weights": {"bm25": bm25, "vector": vector}}
-            return [row.id for row in memory.search("cat sofa exports", recipe=recipe_from(memory.recipe, moved))]
-
-        page.drag("spread", 0)
-        for bm25, vector in ((1, 0), (0, 1)):
-            page.drag("weight-bm25", 0.5)  # never both at zero on the way
-            page.drag("weight-vector", vector)
-            page.drag("weight-bm25", bm25)
-            page.until(lambda bm25=bm25, vector=vector: page.order() == expected(bm25, vector))
-        assert expected(1, 0) != expected(0, 1)
-        page.drag("k", 1)
-        page.until(lambda: len(page.order()) == 1)
-        assert page.order() != before
-
-        page.until(page.read_receipt)
-        assert "vector #" in page.read_receipt()
-        page.one("#missing").send_keys("many", Keys.ENTER)
-        page.until(lambda: "many: " in page.one("#answer").text)
-        assert "of k=1" in page.one("#answer").text or "gated" in page.one("#answer").text
-        assert not page.one("#wrong").is_displayed()
-
-        # Text of a memory is text, not markup, and nothing is loaded from elsewhere.
-        page.drag("k", 8)
-        page.until(lambda: "ticket" in page.order())
-        assert "<b>fails</b>" in page.one("#fused > li[data-id=ticket]").text
-        assert driver.find_elements(By.CSS_SELECTOR, "#fused li b") == []
-        names = driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
-        assert names
-        assert all(name.startswith(inspector.url) for name in names)
+def test_the_start_has_arms_controls_and_examples(page):
+    _, start = post(page, "start", {})
+    assert start["arms"] == ["bm25", "vector"]
+    assert start["count"] == 6
+    assert start["namespaces"] == [""]
+    assert start["examples"] == ["Where does the cat sleep?"]
+    assert start["groups"][0]["id"] == "merge"
 
 
-def test_what_goes_wrong_is_shown(memory):
-    with Inspector(memory) as inspector, open_browser() as driver:
-        page = Page(driver)
-        driver.get(inspector.url)
-        page.type("cat")
-        page.until(page.order)
-        driver.execute_script("settings.mode = 'sum'; search()")
-        page.until(lambda: "'sum' is not known" in page.one("#wrong").text)
-        driver.execute_script("settings.mode = 'rrf'; search()")
-        page.until(lambda: not page.one("#wrong").is_displayed())
-        driver.execute_script("window.fetch = () => Promise.reject(new TypeError('gone')); search()")
-        page.until(lambda: "does not answer" in page.one("#wrong").text)
+def test_a_search_has_the_memory_s_ranking_and_every_arm(page, memory):
+    _, answer = post(page, "search", {"query": "cats on exports", "k": 4})
+    explained = memory.explain("cats on exports", k=4)
+    assert [one["key"] for one in answer["results"]] == [receipt.key for receipt in explained.receipts]
+    for one, receipt in zip(answer["results"], explained.receipts, strict=True):
+        assert sum(value for _, value, _ in one["parts"]) == pytest.approx(receipt.score)
+    for arm in answer["arms"]:
+        assert [hit["key"] for hit in arm["hits"]] == [hit.key for hit in explained.hits[arm["name"]]]
+        assert all(hit["key"] in answer["texts"] for hit in arm["hits"])
+        for hit in arm["hits"]:
+            assert (hit["lost"] is None) == (hit["key"] in {one["key"] for one in answer["results"]})
+    assert {"cat", "exports"} <= set(answer["words"])
+    assert "on" not in answer["words"]
+
+
+def test_settings_of_the_page_change_the_answer(page, memory):
+    _, one = post(page, "search", {"query": "cat", "k": 1})
+    assert len(one["results"]) == 1
+    _, filtered = post(page, "search", {"query": "cat exports", "filter": {"tags": {"$contains": "incident"}}})
+    assert [row["key"] for row in filtered["results"]] == ["ticket"]
+    _, past = post(page, "search", {"query": "cat", "as_of": "2001-01-01T00:00:00"})
+    assert past["results"] == []
+    changes = {"weights/vector": 0, "spread": False}
+    _, words = post(page, "search", {"query": "cat", "changes": changes})
+    expected = memory.search("cat", recipe=_changed(memory, changes))
+    assert [row["key"] for row in words["results"]] == [result.id for result in expected]
+    _, plain = post(page, "search", {"query": "cat", "base": {"hybridmem": 1, "c": 20}})
+    expected = memory.search("cat", recipe=Fusion(c=20))
+    assert [row["key"] for row in plain["results"]] == [result.id for result in expected]
+
+
+def _changed(memory, changes):
+    return server.changed_recipe(memory.recipe, changes, memory.arms)
+
+
+def test_namespaces_are_those_that_the_owner_names(memory):
+    with Inspector(memory, namespaces=["ana"]) as inspector:
+        _, start = post(inspector, "start", {"namespace": "ana"})
+        assert (start["namespaces"], start["count"]) == (["", "ana"], 1)
+        _, answer = post(inspector, "search", {"query": "cat", "namespace": "ana"})
+        assert [row["key"] for row in answer["results"]] == ["pixel"]
+        status, answer = post(inspector, "search", {"query": "cat", "namespace": "ben"})
+        assert status == 400
+        for action in ("start", "why"):
+            assert post(inspector, action, {"query": "cat", "key": "tom", "namespace": "ben"})[0] == 400
+        _, answer = post(inspector, "why", {"query": "cat", "key": "tom"})
+        assert "Ben" not in json.dumps(answer)
+
+
+def test_why_has_the_reason_the_fields_the_history_and_the_thread(page):
+    _, answer = post(page, "why", {"query": "cat", "key": "many"})
+    assert answer["result"]["key"] == "many"
+    assert [version["text"] for version in answer["history"]] == [
+        "cat cat cat: nothing but the cat",
+        "cat cat cat: all of it about the cat",
+    ]
+    _, answer = post(page, "why", {"query": "cat", "key": "answer"})
+    assert [(one["id"], one["here"]) for one in answer["thread"]] == [
+        ("ask", False),
+        ("answer", True),
+        ("likes", False),
+    ]
+    assert answer["fields"]["thread"] == "t"
+    _, answer = post(page, "why", {"query": "cat", "key": "nobody"})
+    assert answer["why"] == "nobody: there is no such memory"
+    assert (answer["result"], answer["fields"], answer["text"]) == (None, {}, "")
+
+
+def test_why_not_shows_the_score_that_was_too_low(page):
+    _, whole = post(page, "search", {"query": "cat", "k": 3})
+    _, answer = post(page, "why", {"query": "cat", "k": 1, "key": whole["results"][2]["key"]})
+    assert answer["result"] is None
+    assert "of k=1" in answer["why"]
+    assert answer["wide"]["score"] == pytest.approx(whole["results"][2]["score"])
+    assert answer["last"] == pytest.approx(whole["results"][0]["score"])
+    assert answer["ranks"]["bm25"][0] >= 1
+
+
+def test_cases_are_read_and_measured(page):
+    text = (
+        '{"query": "Where does the cat sleep?", "relevant": ["ask", "ticket"], "category": "one"}\n'
+        '{"query": "exports", "relevant": {"ticket": 2.0}}\n'
+        '{"query": "nothing is relevant"}\n'
+    )
+    _, answer = post(page, "cases", {"text": text})
+    assert [case["query"] for case in answer["cases"]] == ["Where does the cat sleep?", "exports"]
+    _, figures = post(page, "measure", {"query": "", "k": 2, "cases": answer["cases"]})
+    assert figures["measured"] == [
+        {"recall": 0.5, "rank": 1.0, "missing": ["ticket"]},
+        {"recall": 1.0, "rank": 1.0, "missing": []},
+    ]
+    for wrong in ("", "no json", '{"query": "x"}', '{"relevant": ["a"]}'):
+        assert post(page, "cases", {"text": wrong})[0] == 400
+    assert post(page, "measure", {"cases": [{"query": "x"}]})[0] == 400
+    assert post(page, "measure", {"cases": 3})[0] == 400
+
+
+def test_a_recipe_is_saved_and_loaded(page):
+    changes = {"weights/vector": 0.25, "mode": "convex", "boost": False}
+    _, saved = post(page, "save", {"changes": changes})
+    data = json.loads(saved["json"])
+    assert (data["mode"], data["weights"]["vector"], "boost" in data) == ("convex", 0.25, False)
+    assert "Fusion(" in saved["python"]
+    _, loaded = post(page, "search", {"query": "cat", "base": data})
+    _, direct = post(page, "search", {"query": "cat", "changes": changes})
+    assert loaded["results"] == direct["results"]
+
+
+# --- what can be shown
+
+
+class Retriever:
+    """A retriever of nobody's framework that explains itself."""
+
+    def explainer(self):
+        def explain(query, /, *, recipe, k=None, filter=None, as_of=None):
+            return Explanation(query, arms={"one": f"k={k}, c={recipe.c:g}"}, texts={"a": "the text"})
+
+        return Explainer(("one",), Fusion(c=7), explain)
+
+
+def test_a_retriever_that_explains_itself_is_shown():
+    with Inspector(Retriever()) as inspector:
+        _, start = post(inspector, "start", {})
+        assert (start["arms"], start["count"], start["asOf"]) == (["one"], None, False)
+        _, answer = post(inspector, "search", {"query": "cat", "k": 3, "changes": {"c": 9}})
+        assert answer["arms"] == [{"name": "one", "note": "k=3, c=9", "count": 0, "hits": []}]
+        _, answer = post(inspector, "why", {"query": "cat", "key": "a"})
+        assert answer["text"] == "the text"
+        assert answer["why"] == "a: found by no arm (one: k=8, c=7)"
+
+
+@pytest.mark.parametrize("wrong", [None, "memory.db", object(), Retriever, HybridMemory])
+def test_anything_else_is_refused(wrong):
+    with pytest.raises(ConfigError, match="cannot show a"):
+        Inspector(wrong)

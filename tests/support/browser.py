@@ -51,7 +51,7 @@ def _start(profile: str) -> webdriver.Chrome:
 
 @contextmanager
 def open_browser() -> Iterator[webdriver.Chrome]:
-    """A fresh Chromium with a profile of its own; starting it is tried three times, because it can fail under load."""
+    """A Chromium with a new profile; the start is tried three times, because it can fail under load."""
     profiles: list[str] = []
     driver: webdriver.Chrome | None = None
     try:
@@ -79,3 +79,62 @@ def show(driver: webdriver.Chrome, html: str, folder: str | Path) -> list[str]:
     path.write_text(html, encoding="utf-8")
     driver.get(path.as_uri())
     return [entry["message"] for entry in driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+def resize(driver, width, height):
+    """Set the size of the page in CSS pixels; a window of a desktop cannot be as narrow as a phone."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+LAYOUT = """
+const rows = [];
+const over = [...document.querySelectorAll("[data-overlay]")]
+  .filter(one => ["fixed", "sticky"].includes(getComputedStyle(one).position) && one.getClientRects().length);
+const hidden = (owner, box) => over.some(one => {
+  const top = one.getBoundingClientRect();
+  return !one.contains(owner) && box.top < top.bottom && top.top < box.bottom && box.left < top.right
+    && top.left < box.right;
+});
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+  if (!node.data.trim()) continue;
+  const owner = node.parentElement;
+  if (!owner.checkVisibility({visibilityProperty: true}) || owner.closest("style, script, option, title")) continue;
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  const lines = new Set();
+  for (const box of range.getClientRects()) {
+    const line = `${box.left} ${box.top}`;  // a line that is cut by an ellipsis is reported twice
+    if (lines.has(line) || hidden(owner, box)) continue;
+    lines.add(line);
+    let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
+    for (let one = owner; one && one !== document.body; one = one.parentElement) {
+      const how = getComputedStyle(one);
+      if (how.overflow === "visible" || how.display === "inline") continue;
+      const clip = one.getBoundingClientRect();
+      left = Math.max(left, clip.left); top = Math.max(top, clip.top);
+      right = Math.min(right, clip.right); bottom = Math.min(bottom, clip.bottom);
+    }
+    if (right - left > 1 && bottom - top > 1) rows.push([node.data.trim(), left, top, right, bottom]);
+  }
+}
+return rows;
+"""
+"""A script that gives each line of visible text with its box, cut to what its scrolling containers show.
+
+Text below an element that is marked `data-overlay` and fixed or sticky is hidden.
+"""
+
+
+def overlapping(texts, slack=3.0):
+    """Pairs of lines whose boxes overlap by more than `slack` pixels in both directions."""
+    rows = sorted(texts, key=lambda row: row[2])
+    pairs = []
+    for n, (text, left, top, right, bottom) in enumerate(rows):
+        for other, a, b, c, d in rows[n + 1 :]:
+            if b >= bottom - slack:
+                break
+            if min(right, c) - max(left, a) > slack and min(bottom, d) - max(top, b) > slack:
+                pairs.append((text, other))
+    return pairs

@@ -7,7 +7,11 @@ from typing import Any
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.retrievers import BaseRetriever
+from pydantic import Field
 
 NOW = 1_700_000_000.0
 DAY = 86_400.0
@@ -84,3 +88,33 @@ def ask(retriever: BaseRetriever, query: str = "?", **said: Any) -> list[Documen
     found = retriever.invoke(query, **said)
     assert asyncio.run(retriever.ainvoke(query, **said)) == found
     return found
+
+
+class Scripted(BaseChatModel):
+    """A chat model that gives prepared answers and keeps every list of messages it was called with."""
+
+    answers: list = Field(default_factory=list)
+    seen: list = Field(default_factory=list)
+    bound: list = Field(default_factory=list)
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def bind_tools(self, tools, **kwargs):
+        self.bound.append(tools)
+        return self
+
+    def _answer(self, messages):
+        self.seen.append(list(messages))
+        if not self.answers:
+            return AIMessage(f"answer {len(self.seen)}")
+        return self.answers[min(len(self.seen), len(self.answers)) - 1].model_copy(update={"id": None})
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
+
+    def _stream(self, messages, stop=None, run_manager=None, **kwargs):
+        answer = self._answer(messages)
+        for word in answer.content.split(" "):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))

@@ -1,4 +1,4 @@
-"""Recorded answers of many cases as numpy columns: (arms, cases, candidates), padded to the longest case plus one."""
+"""Recorded lists of many cases as numpy arrays (arms, cases, candidates), padded to the longest case plus one."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import numpy as np
 from hybridmem.core.times import as_datetime, epoch
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.recording import Recorded
-from hybridmem.evaluation.tuning.neighbours import Bools, Edges, Floats, Ints, Reached, Walks, lay_edges, possible_seeds
+from hybridmem.evaluation.tuning.neighbours import Bools, Edges, Floats, Ints, Reached, Walks, possible_seeds, to_edges
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import HalfLife, Spread
 from hybridmem.fusion.stages.prior import named_period
 
-__all__ = ["Bools", "Columns", "Floats", "Ints", "Row", "lay_columns", "read_columns", "read_row"]
+__all__ = ["Bools", "CaseCandidates", "Columns", "Floats", "Ints", "read_candidates", "read_columns", "to_columns"]
 
 DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Everything a fusion looks at. Candidates stand in the order that breaks ties: best rank, then key."""
+    """Everything a recipe reads. Candidates are in the order that breaks ties: best rank, then key."""
 
     names: tuple[str, ...]
     keys: tuple[tuple[str, ...], ...]
     raw: Floats
-    """Raw scores by arm, NaN where an arm has no opinion."""
+    """Raw scores by arm, NaN where an arm has no score."""
     rank: Floats
     """Ranks from 1 by arm, infinity for what the arm did not list."""
     fresh: Floats
     """0.5^(age / half-life), 0 without a date."""
     words: Floats
     dated: Bools
-    """Whether it is from the day that the question names."""
+    """Whether it is from the date that the query names."""
     sources: Ints
     threads: Ints
     """Numbers of sources and threads, unique over all cases; -1 for none."""
@@ -46,12 +46,12 @@ class Columns:
     @property
     def listed(self) -> Bools:
         """What each arm listed."""
-        found: Bools = np.isfinite(self.rank)
-        return found
+        listed: Bools = np.isfinite(self.rank)
+        return listed
 
 
-class Row(NamedTuple):
-    """One case: its candidates, what each arm thinks of those that were listed, and whom they would bring in."""
+class CaseCandidates(NamedTuple):
+    """One case: its candidates, the arms' scores and ranks of those listed, and what seeds would activate."""
 
     keys: list[str]
     items: list[Any]
@@ -65,15 +65,17 @@ def read_columns(
 ) -> Columns:
     """Columns for replaying this recipe, and others that differ in their numbers only."""
     walks = walks or Walks((recipe.spread or Spread()).hops)
-    return lay_columns([read_row(record, recipe, walks) for record in records], records, cases, recipe=recipe)
+    return to_columns([read_candidates(record, recipe, walks) for record in records], records, cases, recipe=recipe)
 
 
-def lay_columns(rows: Sequence[Row], records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion) -> Columns:
-    """Rows below each other, with what the stages read of their candidates."""
+def to_columns(
+    rows: Sequence[CaseCandidates], records: Sequence[Recorded], cases: Sequence[Case], *, recipe: Fusion
+) -> Columns:
+    """The candidates of all cases in arrays, with the fields that stages read."""
     names = tuple(arm.name for arm in records[0].lists)
     wide = max(len(row.keys) for row in rows) + 1
     by_arm, plain = (len(names), len(rows), wide), (len(rows), wide)
-    seeds, edges = lay_edges([(row.keys, row.reached) for row in rows], wide=wide)
+    seeds, edges = to_edges([(row.keys, row.reached) for row in rows], wide=wide)
     columns = Columns(
         names=names,
         keys=tuple(tuple(row.keys) for row in rows),
@@ -95,8 +97,8 @@ def lay_columns(rows: Sequence[Row], records: Sequence[Recorded], cases: Sequenc
     return columns
 
 
-def read_row(record: Recorded, recipe: Fusion, walks: Walks) -> Row:
-    """The keys of all lists by best rank, then what possible seeds would bring in from the graph."""
+def read_candidates(record: Recorded, recipe: Fusion, walks: Walks) -> CaseCandidates:
+    """The keys of all lists by best rank, then those that possible seeds would activate in the graph."""
     best: dict[str, int] = {}
     items: dict[str, Any] = {}
     lists = [record.reader.keys(arm.items) for arm in record.lists]
@@ -107,18 +109,19 @@ def read_row(record: Recorded, recipe: Fusion, walks: Walks) -> Row:
             elif place < best[key]:
                 best[key] = place
     order = sorted(best, key=lambda key: (best[key], key))
-    raw, rank = _opinions(record, lists, order)
+    raw, rank = _votes(record, lists, order)
     graph = record.graph
     if graph is None:
-        return Row(order, [items[key] for key in order], raw, rank, {})
+        return CaseCandidates(order, [items[key] for key in order], raw, rank, {})
     able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
     reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
-    new = sorted(set().union(*(ways.targets for ways in reached.values())).difference(order))
-    brought = walks.items(graph, new)
-    return Row([*order, *brought], [*(items[key] for key in order), *brought.values()], raw, rank, reached)
+    new = sorted(set().union(*(paths.targets for paths in reached.values())).difference(order))
+    activated = walks.items(graph, new)
+    both = [*(items[key] for key in order), *activated.values()]
+    return CaseCandidates([*order, *activated], both, raw, rank, reached)
 
 
-def _opinions(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[Floats, Floats]:
+def _votes(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[Floats, Floats]:
     """Raw scores and ranks, a row for each arm."""
     place = {key: column for column, key in enumerate(order)}
     raw, rank = np.full((len(lists), len(order)), np.nan), np.full((len(lists), len(order)), np.inf)
@@ -127,7 +130,7 @@ def _opinions(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[
         raw[row, list(known)] = list(known.values())
         if keys:
             size = len(keys)
-            where = [place[key] for key in reversed(keys)]  # backwards: of a repeated key the best rank stays
+            where = [place[key] for key in reversed(keys)]  # reversed, so that a repeated key keeps its best rank
             scores = arm.scores if arm.scores is not None else [1.0 - at / size for at in range(size)]
             raw[row, where] = scores[::-1]
             rank[row, where] = np.arange(size, 0.0, -1.0)
@@ -161,10 +164,10 @@ def _fill_fields(
     period = None if recipe.dated is None else named_period(case.query)
     if recipe.dated is not None and period is not None:
         moments = map(as_datetime, column(items, recipe.dated.field))
-        columns.dated[row, :size] = [when is not None and period.holds(when) for when in moments]
+        columns.dated[row, :size] = [when is not None and period.contains(when) for when in moments]
 
 
 def _numbers(names: Sequence[Any], taken: Iterator[int]) -> list[int]:
-    """A number for each different name, from those not taken yet; -1 for None."""
+    """A new number for each different name; -1 for None."""
     known = {name: -1 if name is None else next(taken) for name in dict.fromkeys(names)}
     return [known[name] for name in names]

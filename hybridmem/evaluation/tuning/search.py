@@ -1,4 +1,4 @@
-"""The search of the tuner: one group of settings after another, everything tried remembered for all folds."""
+"""Coordinate ascent over settings, one group after another; results are cached for all folds."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import numpy as np
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Curve, Recorded, replay
-from hybridmem.evaluation.tuning.candidates import Bools, Floats, Ints, lay_columns, read_row
+from hybridmem.evaluation.tuning.candidates import Bools, Floats, Ints, read_candidates, to_columns
 from hybridmem.evaluation.tuning.neighbours import Walks
 from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
-from hybridmem.evaluation.tuning.vectorized import Board
+from hybridmem.evaluation.tuning.vectorized import VectorizedRanking
 from hybridmem.fusion.recipe import Fusion, Mode
 
 __all__ = ["Search", "simplex"]
 
 STEP = 0.001
-"""A change must bring at least this much on the training cases: smaller ones are noise, and a recipe stays simple."""
+"""The least gain on the training cases for which a setting is changed: smaller ones are noise."""
 ERRORS = 1.0
-"""… and at least so many standard errors of the gain on them."""
+"""The least gain in standard errors of the gain."""
 ROUNDS = 4
-CASES_A_BOARD = 128
+BATCH = 128
 CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
 STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SPREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25)
 THREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
-REACHES = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
-"""Hops, and what is left of an activation at each: over one hop, decay and strength are the same thing."""
+HOPS_AND_DECAYS = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
+"""Pairs of hops and decay; over one hop, decay and strength are equivalent."""
 FLOORS: Mapping[str, tuple[float | None, ...]] = {
     "bm25": (None, 0.5, 1.0, 2.0, 4.0),
     "vector": (None, 0.1, 0.2, 0.3, 0.4, 0.5),
@@ -41,7 +41,7 @@ Group = Callable[[Setting], list[Setting]]
 
 
 class Search:
-    """Coordinate ascent over settings, with everything that was tried remembered for all folds."""
+    """Coordinate ascent over settings; the values of every tried setting are cached for all folds."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Search:
         curves: Sequence[Curve],
     ) -> None:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
-        walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in REACHES)]))
-        self._boards = [_boards(rows, cases, recipe, walks) for rows in records]
-        present = [board.columns for _, board in self._boards[0]]
+        walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in HOPS_AND_DECAYS)]))
+        self._batches = [_batches(rows, cases, recipe, walks) for rows in records]
+        present = [batch.columns for _, batch in self._batches[0]]
         self.names = present[0].names
         self.start = read_setting(recipe, self.names)
         self._values: dict[Setting, Floats] = {}
-        self._real: dict[Setting, Floats] = {}
+        self._exact: dict[Setting, Floats] = {}
         self._graph = any(len(columns.edges) for columns in present)
         self._threads = any((columns.threads >= 0).any() for columns in present)
         self._dates = any(columns.fresh.any() for columns in present)
@@ -66,16 +66,16 @@ class Search:
 
     @property
     def tried(self) -> int:
-        """How many settings were looked at."""
+        """How many settings were tried."""
         return len(self._values)
 
     @property
     def steps(self) -> int:
-        """How many groups a climb looks at, at most."""
+        """The largest number of groups that one ascent tries."""
         return ROUNDS * len(self._groups)
 
     def recipe(self, setting: Setting) -> Fusion:
-        """The recipe that a setting stands for."""
+        """The recipe with a setting."""
         if setting == self.start:
             return self.base
         recipe = with_setting(self.base, setting, self.names)
@@ -91,20 +91,20 @@ class Search:
         return measure(judge(lists, [case.relevant for case in cases], depth=k), k)
 
     def values(self, settings: Iterable[Setting]) -> list[Floats]:
-        """The metric of every case by the board, for each setting: board by board, whose columns stay in the cache."""
+        """The metric of every case for each setting, batch by batch so that arrays stay in the processor's cache."""
         wanted = list(settings)
         todo = [setting for setting in dict.fromkeys(wanted) if setting not in self._values]
         for lexical, some in itertools.groupby(sorted(todo, key=_lexical), key=_lexical):
             group = list(some)
             table = np.empty((len(group), len(self.cases)))
-            for chosen, board in self._boards[lexical]:
-                table[:, chosen] = [board.figures(one, self.metric) for one in group]
+            for chosen, batch in self._batches[lexical]:
+                table[:, chosen] = [batch.figures(one, self.metric) for one in group]
             self._values.update(zip(group, table, strict=True))
         return [self._values[setting] for setting in wanted]
 
-    def real(self, setting: Setting, cases: Bools | None = None) -> Floats:
-        """The metric by the real fusion, for the chosen cases."""
-        recipe, kept = self.recipe(setting), self._real.setdefault(setting, np.full(len(self.cases), np.nan))
+    def exact(self, setting: Setting, cases: Bools | None = None) -> Floats:
+        """The metric by the recipe itself (`Fusion.run`), for the given cases."""
+        recipe, kept = self.recipe(setting), self._exact.setdefault(setting, np.full(len(self.cases), np.nan))
         wanted = np.ones(len(self.cases), dtype=np.bool_) if cases is None else cases
         todo = np.flatnonzero(wanted & np.isnan(kept)).tolist()
         asked, rows = [self.cases[row] for row in todo], [self.records[setting.lexical][row] for row in todo]
@@ -113,10 +113,10 @@ class Search:
         kept[todo] = self._measure(lists, asked)
         return kept[wanted]
 
-    def climb(self, train: Bools, tell: Callable[[int], None] = lambda _step: None) -> Setting:
-        """The best setting for these cases that single steps from the present one lead to.
+    def ascend(self, train: Bools, report: Callable[[int], None] = lambda _step: None) -> Setting:
+        """The best setting for these cases that single changes from the present one lead to.
 
-        `tell` hears after each group how many of at most `steps` are done.
+        `report` is called after each group with the number of groups done, of at most `steps`.
         """
         best = self.start
         figures = self.values([best])[0][train]
@@ -126,26 +126,26 @@ class Search:
             for group in self._groups:
                 options = group(best)
                 table = np.stack(self.values(options))[:, train]
-                found = int(table.mean(axis=1).argmax())
-                gains = table[found] - figures
+                top = int(table.mean(axis=1).argmax())
+                gains = table[top] - figures
                 if gains.mean() >= max(STEP, ERRORS * gains.std() / math.sqrt(len(gains))):
-                    best, figures = options[found], table[found]
+                    best, figures = options[top], table[top]
                 done += 1
-                tell(done)
+                report(done)
             if best == before:
                 break
-        tell(self.steps)
+        report(self.steps)
         return best
 
     def _directions(self) -> Iterator[Group]:
-        """The directions of a step: from where one stands to the settings that differ in one group."""
-        if len(self._boards) > 1:
-            yield lambda now: [replace(now, lexical=number) for number in range(len(self._boards))]
+        """The groups: functions from a setting to the settings that differ in one group."""
+        if len(self._batches) > 1:
+            yield lambda now: [replace(now, lexical=number) for number in range(len(self._batches))]
         yield self._merges
         if self._graph or self._threads:
-            yield self._surroundings
+            yield self._neighbours
         if self._graph:
-            yield _reaches
+            yield _hops_and_decays
         if self._dates:
             yield lambda now: [replace(now, boost=strength) for strength in STRENGTHS]
         for arm, name in enumerate(self.names):
@@ -158,8 +158,8 @@ class Search:
         both = itertools.product(modes, simplex(len(self.names)))
         return [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in both]
 
-    def _surroundings(self, now: Setting) -> list[Setting]:
-        """Spread and thread together: both say what the company of a memory is worth."""
+    def _neighbours(self, now: Setting) -> list[Setting]:
+        """Spread and thread together, because both weigh the neighbours of a memory."""
         spreads = dict.fromkeys((*SPREADS, now.spread)) if self._graph else (now.spread,)
         threads = dict.fromkeys((*THREADS, now.thread)) if self._threads else (now.thread,)
         return [replace(now, spread=spread, thread=thread) for spread in spreads for thread in threads]
@@ -169,33 +169,35 @@ def _lexical(setting: Setting) -> int:
     return setting.lexical
 
 
-def _reaches(now: Setting) -> list[Setting]:
+def _hops_and_decays(now: Setting) -> list[Setting]:
     if now.spread <= 0:
         return [now]
-    return [replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*REACHES, (now.hops, now.decay)))]
+    return [
+        replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*HOPS_AND_DECAYS, (now.hops, now.decay)))
+    ]
 
 
 def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:
     return [replace(now, floors=(*now.floors[:arm], floor, *now.floors[arm + 1 :])) for floor in floors]
 
 
-def _boards(
+def _batches(
     records: Sequence[Recorded], cases: Sequence[Case], recipe: Fusion, walks: Walks
-) -> list[tuple[Ints, Board]]:
-    """Boards of a few cases each, so that their columns stay in the cache of the processor, and which cases those are.
+) -> list[tuple[Ints, VectorizedRanking]]:
+    """Batches of cases with their indices, small enough for the processor's cache.
 
-    Cases of like size share a board: little of it is padding.
+    Cases of similar size share a batch, which keeps padding small.
     """
-    rows = [read_row(record, recipe, walks) for record in records]
+    rows = [read_candidates(record, recipe, walks) for record in records]
     order = np.array(sorted(range(len(rows)), key=lambda at: len(rows[at].keys)), dtype=np.int64)
-    boards = []
-    for start in range(0, len(order), CASES_A_BOARD):
-        chosen = order[start : start + CASES_A_BOARD]
+    batches = []
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
         mine = [(rows[at], records[at], cases[at]) for at in chosen.tolist()]
         some, asked, judged = (list(part) for part in zip(*mine, strict=True))
-        columns = lay_columns(some, asked, judged, recipe=recipe)
-        boards.append((chosen, Board(columns, judged, recipe=recipe)))
-    return boards
+        columns = to_columns(some, asked, judged, recipe=recipe)
+        batches.append((chosen, VectorizedRanking(columns, judged, recipe=recipe)))
+    return batches
 
 
 def simplex(arms: int) -> list[tuple[float, ...]]:

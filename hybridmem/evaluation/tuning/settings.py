@@ -1,4 +1,4 @@
-"""What tuning may turn, as one value: read from a recipe, and written back into one."""
+"""The settings that tuning changes, read from a recipe and written back into one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Setting", "changes", "read_setting", "with_setting"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What tuning may turn, as one hashable value; `lexical` numbers the recorded variant of the BM25 arm."""
+    """The settings that tuning changes, hashable; `lexical` is the index of the recorded BM25 variant."""
 
     mode: Mode
     c: float
@@ -30,7 +30,7 @@ class Setting:
 
 
 def read_setting(recipe: Fusion, names: Sequence[str]) -> Setting:
-    """The setting that a recipe stands for."""
+    """The settings of a recipe."""
     given: Any = None if recipe.gate is None else recipe.gate.floor
     spread = recipe.spread or Spread(strength=0.0)
     return Setting(
@@ -47,7 +47,7 @@ def read_setting(recipe: Fusion, names: Sequence[str]) -> Setting:
 
 
 def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusion:
-    """The recipe with a setting's values; what tuning does not turn stays as it is."""
+    """The recipe with a setting's values; everything else is unchanged."""
     floors = {name: floor for name, floor in zip(names, setting.floors, strict=True) if floor is not None}
     gate = replace(recipe.gate or QualityGate(), floor=floors or None)
     spread = replace(
@@ -65,7 +65,7 @@ def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusi
         mode=setting.mode,
         c=setting.c,
         weights=dict(zip(names, setting.weights, strict=True)),
-        complete=recipe.complete and setting.mode != "rrf",  # a rank among hits that were not listed means little
+        complete=recipe.complete and setting.mode != "rrf",  # ranks of unlisted candidates mean little
         gate=gate if floors or gate.relative is not None else None,
         spread=spread if spread.strength or spread.thread else None,
         boost=boost,
@@ -73,7 +73,7 @@ def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusi
 
 
 def changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequence[Curve]) -> Iterator[str]:
-    """In words, what one setting turns against another."""
+    """Descriptions of the differences between two settings."""
     if (start.mode, start.c) != (best.mode, best.c):
         c = f" (c={best.c:g})" if best.mode == "rrf" else ""
         yield f"mode: {start.mode} → {best.mode}{c}"

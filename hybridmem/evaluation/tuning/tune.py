@@ -1,10 +1,9 @@
-"""Settings from your own cases, and only when they hold on cases that were not used to find them.
+"""Tuning of a recipe on labelled cases, with cross-validation.
 
-Each arm is asked once per case; after that a setting is only arithmetic on the recorded lists. The search climbs one
-group of settings after another (k1 with b, mode with weights and c, spread with the share of the thread, hops with
-decay, boost, floors) on some of the cases and is measured on the others with the real fusion, for every fold. When the
-bounds of that held-out gain do not exclude zero, or when flipping the signs of the gains at random does as well, the
-tuner refuses.
+Each arm runs once per case; after that a setting is arithmetic on the recorded lists. The search changes one group of
+settings after another (k1 with b, mode with weights and c, spread with thread, hops with decay, boost, floors) on the
+training cases and is measured on the others with the recipe itself, for every fold. The result is refused when the
+interval of the held-out gain includes zero, or when a sign-flip test finds it likely by chance.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from hybridmem.evaluation.tuning.search import Search
 from hybridmem.evaluation.tuning.settings import Setting, changes
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_to_dict, save_recipe
+from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
 DEPTH = 100
-"""How many hits each arm of a memory is asked for, where its recipe does not say."""
+"""How many hits each arm of a memory is asked for, when its recipe has no `depth`."""
 CURVES = tuple(
     Curve(k1, b)
     for k1, b in (
@@ -52,7 +52,7 @@ CURVES = tuple(
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a search found, and whether it holds. `recipe` is the one to use: the old one when refused."""
+    """The result of tuning. `recipe` is the one to use: the old one when the tuned one was refused."""
 
     accepted: bool
     recipe: Fusion
@@ -61,12 +61,12 @@ class Tuning:
     gain: Interval
     """Held-out gain over the old recipe, with its bounds."""
     chance: float
-    """How likely such a gain is when settings make no difference: the signs of the cases' gains flipped at random."""
+    """The p-value of the gain by a sign-flip test."""
     before: float
     after: float
     """Held-out means of the old and of the tuned recipe."""
     arms: Mapping[str, float]
-    """What each arm reaches alone."""
+    """The metric of each arm alone."""
     curve: Curve | None
     """BM25 constants of the proposal, where they were tuned."""
     changes: tuple[str, ...]
@@ -75,7 +75,7 @@ class Tuning:
     picks: tuple[Setting, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """Everything as JSON-ready data."""
         return {
             "accepted": self.accepted,
             "metric": self.metric,
@@ -92,7 +92,7 @@ class Tuning:
         }
 
     def save(self, path: str | Path, /, *, force: bool = False) -> None:
-        """Write the tuned recipe for `HybridMemory(recipe=path)` and both `FusionRetriever`s; refused ones by force."""
+        """Write the tuned recipe to a file that `recipe=path` takes; `force` writes a refused one."""
         if not self.accepted and not force:
             raise ConfigError(f"refused: {self._gain()} is not significant; force=True writes the proposal anyway")
         save_recipe(self.proposed, path)
@@ -103,11 +103,11 @@ class Tuning:
         )
 
     def __str__(self) -> str:
-        verdict = f"{self._gain()} ({self.before:.4f} → {self.after:.4f})"
-        found = "the best found, not used:" if self.changes else "nothing better was found"
+        summary = f"{self._gain()} ({self.before:.4f} → {self.after:.4f})"
+        proposal = "the best found, not used:" if self.changes else "nothing better was found"
         lines = [
-            f"accepted: {verdict}" if self.accepted else f"refused: {verdict} is not significant",
-            *([] if self.accepted else [f"  the recipe stays as it is; {found}"]),
+            f"accepted: {summary}" if self.accepted else f"refused: {summary} is not significant",
+            *([] if self.accepted else [f"  the recipe is unchanged; {proposal}"]),
             *(f"  {change}" if self.accepted else f"    {change}" for change in self.changes),
             *(f"  {name} alone: {value:.4f}" for name, value in self.arms.items()),
             f"  {self.settings} settings tried in {self.seconds:.1f} s",
@@ -132,29 +132,29 @@ def tune(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Search for better settings on the user's cases; cross-validated, and refused when the gain is not significant.
+    """Search for better settings on labelled cases; refused when the cross-validated gain is not significant.
 
     `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
-    `depth` is how many hits each arm is asked for (of a memory: the recipe's own, or 100); a tuned recipe says it too.
+    `depth` is how many hits each arm is asked for (default: the recipe's own, or 100); the tuned recipe contains it.
     `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
-    `level` is the confidence with which the held-out gain must exclude zero. It is strict, because even meaningless
-    labels reward a setting that prefers what is often right.
+    `level` is the confidence with which the held-out gain must exclude zero. The default is strict, because even random
+    labels reward a setting that prefers frequent answers.
     """
     start = time.perf_counter()
     judged = judged_cases(check_cases(cases))
     _check(judged, folds, repeats, level, metric)
     base, record, known = _recorder(source, recipe, depth, curves)
     present: Fusion = recipe or source.recipe
-    told = _Told(progress, len(judged), folds * repeats + 1)
-    answers = [told.recorded(record(case)) for case in judged]
+    counter = _ProgressCounter(progress, len(judged), folds * repeats + 1)
+    answers = [counter.recorded(record(case)) for case in judged]
     search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
-    gains, picks = _cross_validate(search, told, _folds(len(judged), folds, repeats, seed), len(judged))
+    gains, picks = _cross_validate(search, counter, _folds(len(judged), folds, repeats, seed), len(judged))
     gain = interval(gains / repeats, level=level, seed=seed, resamples=10_000)
-    best = search.climb(np.ones(len(judged), dtype=np.bool_), told.search(search.steps))
+    best = search.ascend(np.ones(len(judged), dtype=np.bool_), counter.search(search.steps))
     proposed = search.recipe(best)
     chance = sign_flip(gains, seed=seed)
     accepted = gain.low > 0.0 and chance <= (1.0 - level) / 2.0 and best != search.start
-    before = float(search.real(search.start).mean())
+    before = float(search.exact(search.start).mean())
     return Tuning(
         accepted=accepted,
         recipe=proposed if accepted else present,
@@ -174,7 +174,7 @@ def tune(
 
 
 def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name: str) -> None:
-    """Refuse what cannot be cross-validated before an arm is asked."""
+    """Validate the arguments before an arm runs."""
     validation.integer("folds", folds, "2 folds or more", low=2)
     if len(judged) < 2 * folds:
         raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
@@ -186,14 +186,14 @@ def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name:
 
 
 def _cross_validate(
-    search: Search, told: _Told, folds: Iterable[NDArray[np.bool_]], cases: int
+    search: Search, progress: _ProgressCounter, folds: Iterable[NDArray[np.bool_]], cases: int
 ) -> tuple[NDArray[np.float64], list[Setting]]:
-    """What each held-out case gains by the settings found on the others, summed over the repetitions."""
+    """The gain of each held-out case by the settings tuned on the others, summed over the repetitions."""
     gains, picks = np.zeros(cases), []
     for held in folds:
-        pick = search.climb(~held, told.search(search.steps))
+        pick = search.ascend(~held, progress.search(search.steps))
         picks.append(pick)
-        gains[held] += search.real(pick, held) - search.real(search.start, held)
+        gains[held] += search.exact(pick, held) - search.exact(search.start, held)
     return gains, picks
 
 
@@ -208,21 +208,21 @@ def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[
 def _recorder(
     source: Any, recipe: Fusion | None, depth: int | None, curves: Sequence[Curve]
 ) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
-    """The recipe to start from, and a recorder of an answer by each variant of the BM25 arm, the present one first."""
-    if not (hasattr(source, "search") and hasattr(source, "explain")):
+    """The recipe to start from, a recorder with one record per BM25 variant, and their curves (present first)."""
+    if not isinstance(source, HybridMemory):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
         start = recipe if depth is None else replace(recipe, depth=depth)
         return start, lambda case: [source(case)], []
-    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without a weight for an arm it lacks
+    start = source.engine.recipe_for(recipe or source.recipe)  # without weights of missing arms
     asked = depth or start.depth or DEPTH
     present = memory_curve(source)
     known = [] if present is None else [present, *(curve for curve in curves if curve != present)]
     return replace(start, depth=asked), curve_recorder(source, depth=asked, curves=[None, *known[1:]]), known
 
 
-class _Told:
-    """One count over everything: a step for each recorded case, then as many steps in all for the searches."""
+class _ProgressCounter:
+    """Progress over everything: one step for each recorded case, then as many steps in total for the searches."""
 
     def __init__(self, progress: Progress | None, cases: int, searches: int) -> None:
         self._progress, self._cases, self._searches = progress, cases, searches
@@ -230,15 +230,15 @@ class _Told:
 
     def recorded(self, answers: list[Recorded]) -> list[Recorded]:
         self._recorded += 1
-        self._tell(0.0)
+        self._report(0.0)
         return answers
 
     def search(self, steps: int) -> Callable[[int], None]:
-        """What one search tells its steps to."""
+        """The callback of one search."""
         before = self._searched
         self._searched += 1
-        return lambda step: self._tell((before + step / steps) / self._searches)
+        return lambda step: self._report((before + step / steps) / self._searches)
 
-    def _tell(self, searched: float) -> None:
+    def _report(self, searched: float) -> None:
         if self._progress is not None:
             self._progress(self._recorded + round(searched * self._cases), 2 * self._cases)

@@ -1,15 +1,15 @@
-"""A board on which a whole set of questions is fused at once, so that a search can try thousands of settings.
+"""Vectorized ranking of many cases at once, so that a search can try thousands of settings.
 
 ```
-share  = what the mode makes of an arm's scores       F = Σ wᵢ · shareᵢ
+share  = normalised scores of an arm by the mode      F = Σ wᵢ · shareᵢ
 spread : F + λ · max over seeds of (F_seed · path) + τ · best of the thread        dedup: the best of each source
 boost  : F · (1 + s · freshness)       substance, dated: as in the stages
-place  = 1 + how many stand above      figure = recall@k, mrr@k, ndcg@k or hit@k of the places
+rank   = 1 + number of higher scores   figure = recall@k, mrr@k, ndcg@k or hit@k of the ranks
 ```
 
-Nothing is sorted: a figure needs the places of the relevant candidates, and these are counted. What does not depend on
-the value being turned is kept: the shares while weights move, what seeds bring while strengths move. `Fusion.run`
-defines the result: a property test holds the two together, and what a search finds here is measured again with it.
+Nothing is sorted: a metric needs only the ranks of the relevant candidates, and these are counted. Parts that do not
+depend on the setting being changed are cached. `Fusion.run` defines the result: a property test compares the two, and
+what a search finds here is measured again with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hybridmem.evaluation.tuning.settings import Setting
 from hybridmem.fusion.recipe import Fusion, Mode
 from hybridmem.fusion.stages import QualityGate, Spread
 
-__all__ = ["NORMALISERS", "Board"]
+__all__ = ["NORMALISERS", "VectorizedRanking"]
 
 
 def _relative(raw: Floats, within: Bools) -> Floats:
@@ -62,7 +62,7 @@ Floors = tuple[float | None, ...]
 
 
 class _Gated(NamedTuple):
-    """What passes in each arm, and who is a candidate then, with their words and number a case."""
+    """The hits that pass in each arm, the candidates, and their total words and number per case."""
 
     listed: Bools
     alive: Bools
@@ -71,7 +71,7 @@ class _Gated(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Each arm's normalised scores (for RRF: c + rank), and who is a candidate, with their words and number a case."""
+    """Each arm's normalised scores (for RRF: c + rank), the candidates, and their total words and number per case."""
 
     shares: Floats
     alive: Bools
@@ -80,22 +80,22 @@ class _Shares(NamedTuple):
 
 
 class _Merged(NamedTuple):
-    """One merge: its scores (0 for what is no candidate), and what they came from."""
+    """One merge: its scores (0 for non-candidates), and the shares behind them."""
 
     scores: Floats
     shares: _Shares
 
 
-class _Joined(NamedTuple):
-    """A merge with what its seeds bring, who is a result then, and what each is worth for its length."""
+class _Spread(NamedTuple):
+    """A merge with the activation by its seeds, the results, and the length factor of each."""
 
     incoming: Floats
     alive: Bools
     substance: Floats | None
 
 
-class Board:
-    """Columns, a recipe and the right answers: `figures(setting, "ndcg@10")` gives one number a case."""
+class VectorizedRanking:
+    """Columns, a recipe and the relevant ids: `figures(setting, "ndcg@10")` returns one number per case."""
 
     def __init__(self, columns: Columns, cases: Sequence[Case], *, recipe: Fusion) -> None:
         self.columns = columns
@@ -113,13 +113,13 @@ class Board:
         self._gated = lru_cache(maxsize=4)(self._compute_gated)
         self._shares = lru_cache(maxsize=4)(self._compute_shares)
         self._merged = lru_cache(maxsize=2)(self._compute_merged)
-        self._heard = lru_cache(maxsize=2)(self._compute_heard)
-        self._joined = lru_cache(maxsize=2)(self._compute_joined)
-        self._worth = lru_cache(maxsize=16)(columns.edges.values)
+        self._thread_best = lru_cache(maxsize=2)(self._compute_thread_best)
+        self._spread = lru_cache(maxsize=2)(self._compute_spread)
+        self._edge_weights = lru_cache(maxsize=16)(columns.edges.values)
         self._boosted = lru_cache(maxsize=4)(lambda strength: 1.0 + strength * columns.fresh)
 
     def _read_answers(self, cases: Sequence[Case]) -> None:
-        """Where the relevant candidates stand, and the grades of all relevant ones."""
+        """The positions of the relevant candidates, and the grades of all relevant ids."""
         found = []
         for row, (case, keys) in enumerate(zip(cases, self.columns.keys, strict=True)):
             wanted = {key: grade for key, grade in case.relevant.items() if grade > 0}
@@ -132,58 +132,58 @@ class Board:
 
     def figures(self, setting: Setting, name: str) -> Floats:
         """The metric of each case under a setting."""
-        places = self.places(setting)
+        ranks = self.ranks(setting)
         kind, k = name.partition("@")[0], metric(name)[1]
-        inside = places <= k
+        inside = ranks <= k
         if kind in ("recall", "ndcg"):
             gains = (
                 inside.astype(np.float64)
                 if kind == "recall"
-                else np.where(inside, self._grade / np.log2(places + 1.0), 0.0)
+                else np.where(inside, self._grade / np.log2(ranks + 1.0), 0.0)
             )
             return np.bincount(self._case, weights=gains, minlength=len(self._relevant)) / self._best(kind, k)
         first = np.zeros(len(self._relevant))
-        np.maximum.at(first, self._case, np.where(inside, 1.0 / places if kind == "mrr" else 1.0, 0.0))
+        np.maximum.at(first, self._case, np.where(inside, 1.0 / ranks if kind == "mrr" else 1.0, 0.0))
         return first
 
     def _compute_best(self, kind: str, k: int) -> Floats:
-        """What the best order possible would gain."""
+        """The gain of the ideal order."""
         if kind == "recall":
             return np.array([float(max(1, len(grades))) for grades in self._relevant])
         ideal = [sum(g / np.log2(r + 2.0) for r, g in enumerate(grades[:k])) for grades in self._relevant]
         return np.array([value or 1.0 for value in ideal])
 
-    def places(self, setting: Setting) -> Floats:
-        """Where each relevant candidate stands, from 1; infinity when it is not a result."""
+    def ranks(self, setting: Setting) -> Floats:
+        """The rank of each relevant candidate, from 1; infinity when it is not a result."""
         scores = self.scores(setting)
         rows, own = scores[self._case], scores[self._case, self._column]
         above = np.add.reduce(rows > own[:, None], axis=1, dtype=np.int32)
         equal = np.add.reduce(rows >= own[:, None], axis=1, dtype=np.int32) - above
-        for tied in np.flatnonzero((equal > 1) & np.isfinite(own)).tolist():  # of equals the one that stands first
+        for tied in np.flatnonzero((equal > 1) & np.isfinite(own)).tolist():  # ties: the first one ranks higher
             above[tied] += int((rows[tied, : self._column[tied]] == own[tied]).sum())
         return np.where(np.isfinite(own), above + 1.0, np.inf)
 
-    # --- the path of a fusion
+    # --- stages
 
     def scores(self, setting: Setting) -> Floats:
-        """Every candidate's final score under a setting; -infinity for what is no result."""
+        """The final score of every candidate under a setting; -infinity for non-results."""
         merge = (setting.mode, setting.c, setting.weights, setting.floors)
         merged = self._merged(*merge)
         spreads = setting.spread > 0 and len(self.columns.edges) > 0
-        joined = self._joined(merge, setting.hops if spreads else 0, setting.decay)
+        spread = self._spread(merge, setting.hops if spreads else 0, setting.decay)
         total = merged.scores
         if spreads:
-            total = total + setting.spread * joined.incoming
+            total = total + setting.spread * spread.incoming
         if setting.thread:
-            total = total + (setting.thread * self._heard(merge))[self._threads]
-        alive = joined.alive
+            total = total + (setting.thread * self._thread_best(merge))[self._threads]
+        alive = spread.alive
         if self._sources is not None:
             alive = self._kept(np.where(alive, total, -np.inf)) & alive
-            joined = joined._replace(substance=self._substance(*self._lengths(alive)))
+            spread = spread._replace(substance=self._substance(*self._lengths(alive)))
         if setting.boost > 0:
             total = total * self._boosted(setting.boost)
-        if joined.substance is not None:
-            total = total * joined.substance
+        if spread.substance is not None:
+            total = total * spread.substance
         if self.recipe.dated is not None and len(self._dated):
             total = total.copy() if total is merged.scores else total
             self._add_dated(total, alive, self.recipe.dated.strength)
@@ -201,14 +201,14 @@ class Board:
             total += part
         return _Merged(total, shares)
 
-    def _compute_heard(self, merge: Any) -> Floats:
+    def _compute_thread_best(self, merge: Any) -> Floats:
         """The best score of each thread."""
-        heard = np.zeros(self._thread_count)
-        np.maximum.at(heard, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
-        return heard
+        best = np.zeros(self._thread_count)
+        np.maximum.at(best, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
+        return best
 
-    def _compute_joined(self, merge: Any, hops: int, decay: float) -> _Joined:
-        """What the best seeds of each case bring to others; no hops, no seeds."""
+    def _compute_spread(self, merge: Any, hops: int, decay: float) -> _Spread:
+        """The activation by the best seeds of each case; none when hops is 0."""
         merged = self._merged(*merge)
         _, alive, words, number = merged.shares
         incoming = merged.scores
@@ -217,13 +217,13 @@ class Board:
             seeds = merged.scores.ravel()[self.columns.seeds]
             passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
             incoming = np.zeros(merged.scores.shape)
-            np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._worth(hops, decay))
+            np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._edge_weights(hops, decay))
             new = np.flatnonzero((incoming > 0.0) > alive)
             alive = alive.copy()
             alive.ravel()[new] = True
             words = words + np.bincount(self._row[new], self.columns.words.ravel()[new], len(words))
             number = number + np.bincount(self._row[new], minlength=len(number))
-        return _Joined(incoming, alive, None if self._sources is not None else self._substance(words, number))
+        return _Spread(incoming, alive, None if self._sources is not None else self._substance(words, number))
 
     def _substance(self, words: Floats, number: Floats) -> Floats | None:
         """The factor of each candidate, from the number of words and of candidates of each case."""
@@ -242,7 +242,7 @@ class Board:
         total[rows] += strength * best * self.columns.dated[rows]
 
     def _kept(self, scores: Floats) -> Bools:
-        """Where each source's best stand, as many as may; what has no source, or one of its own, is always kept."""
+        """Which candidates dedup keeps: the best of each source, and everything without a source."""
         order, group, count = self._sources or (np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
         kept = np.ones(scores.size, dtype=np.bool_)
         kept[order] = False
@@ -251,7 +251,7 @@ class Board:
             best = np.full(count, -np.inf)
             np.maximum.at(best, group, left)
             at = np.flatnonzero((left == best[group]) & np.isfinite(left))
-            first = at[np.unique(group[at], return_index=True)[1]]  # of equals the one that stands first
+            first = at[np.unique(group[at], return_index=True)[1]]  # of ties the first one
             kept[order[first]] = True
             left[first] = -np.inf
         return kept.reshape(scores.shape)
@@ -278,29 +278,29 @@ class Board:
         return _Gated(listed, alive, *self._lengths(alive))
 
     def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
-        """How many words the candidates of each case have, and how many candidates there are."""
+        """The total words of the candidates of each case, and their number."""
         return np.where(alive, self.columns.words, 0.0).sum(axis=1), alive.sum(axis=1).astype(np.float64)
 
-    def _gate(self, heard: Bools, floors: Floors) -> Bools:
+    def _gate(self, hits: Bools, floors: Floors) -> Bools:
         gate = self.recipe.gate or QualityGate()
         if gate.relative is None and all(floor is None for floor in floors):
-            return heard
-        raw = np.where(heard, self.columns.raw, -np.inf)
+            return hits
+        raw = np.where(hits, self.columns.raw, -np.inf)
         best = raw.max(axis=2)
         bounds = np.full(best.shape, -np.inf)
         for arm, (name, floor) in enumerate(zip(self.columns.names, floors, strict=True)):
             used = replace(gate, floor=floor)
             bounds[arm] = [used.bound(name, top) if np.isfinite(top) else 0.0 for top in best[arm]]
-        kept: Bools = heard & (raw >= bounds[:, :, None])
-        for row in np.flatnonzero(~kept.any(axis=(0, 2)) & heard.any(axis=(0, 2))):
-            arms = [arm for arm in range(len(heard)) if heard[arm, row].any()]
+        kept: Bools = hits & (raw >= bounds[:, :, None])
+        for row in np.flatnonzero(~kept.any(axis=(0, 2)) & hits.any(axis=(0, 2))):
+            arms = [arm for arm in range(len(hits)) if hits[arm, row].any()]
             chosen = [arm for arm in arms if gate.fallback in ("first", self.columns.names[arm])][:1]
-            kept[chosen, row] = heard[chosen, row]
+            kept[chosen, row] = hits[chosen, row]
         return kept
 
 
 def _top(scores: Floats, count: int) -> Bools:
-    """The best `count` of each row that are above 0; of equals the one that stands first."""
+    """The best `count` of each row that are above 0; of ties the first ones."""
     if count >= scores.shape[1]:
         return np.asarray(scores > 0.0)
     lowest = np.partition(scores, -count, axis=1)[:, -count][:, None]
@@ -312,7 +312,7 @@ def _top(scores: Floats, count: int) -> Bools:
 
 
 def _tables(threads: Ints) -> tuple[Ints, int]:
-    """Each candidate's place in a table of threads, and how many places there are; without a thread, one of its own."""
+    """The number of each candidate's thread, and how many there are; an item without a thread gets its own."""
     alone = np.flatnonzero(threads < 0)
     known, places = np.unique(threads, return_inverse=True)
     places = places.reshape(-1).astype(np.int64)
@@ -321,7 +321,7 @@ def _tables(threads: Ints) -> tuple[Ints, int]:
 
 
 def _repeated(sources: Ints) -> tuple[Ints, Ints, int] | None:
-    """Flat positions of candidates whose source has several, in order, the number of each one's source, and of all."""
+    """Flat positions of candidates whose source has several, the number of each one's source, and the source count."""
     flat = sources.ravel()
     named = np.flatnonzero(flat >= 0)
     _, group, sizes = np.unique(flat[named], return_inverse=True, return_counts=True)

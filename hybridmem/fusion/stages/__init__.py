@@ -1,15 +1,15 @@
-"""The stages of a fusion: small frozen values, each a pure function of (ranking, context).
+"""The stages of a recipe: small frozen dataclasses, each a pure function of (ranking, context).
 
 | stage | reads of each item | changes |
 |---|---|---|
-| `QualityGate` | the arm's raw score | what enters the merge |
-| `Spread` | the graph | adds λ · what neighbours bring |
+| `QualityGate` | the arm's raw score | removes hits before the merge |
+| `Spread` | the graph, thread | adds strength · activation from neighbours, and a thread bonus |
 | `SourceDedup` | source_id | keeps the best of each source |
 | `HalfLife` | updated_at | score · (1 + strength · 0.5^(age / half_life)) |
 | `Competition` | last_accessed, strength, confidence, status | the score: activation, recency, strength, confidence |
-| `Substance` | words, text | score · less, where little is said |
-| `NamedDate` | created_at | adds to what is from the day the question names |
-| `Conflicts` | contradicts | the weaker of two that contradict · 0.3 |
+| `Substance` | words, text | lowers the score of short texts |
+| `NamedDate` | created_at | raises items from the date that the query names |
+| `Conflicts` | contradicts | the weaker of two contradicting items gets score · 0.3 |
 | `Rerank` | text | the order of the top |
 | `Diversity` | vector or text | the order, by maximal marginal relevance |
 | `Pack` | text | the length: k results or a token budget |

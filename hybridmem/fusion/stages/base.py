@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import ge
-from typing import Any
+from typing import Any, NamedTuple
 
-from hybridmem.core.types import ArmList, Graph, Ranking, Reader
+from hybridmem.core.types import ArmList, Candidates, Graph, Ranking, Reader
 from hybridmem.fusion.explain import Trace
 
-__all__ = ["Context", "Stage", "reorder", "stage_name", "take"]
+__all__ = ["Context", "Pool", "Stage", "reorder", "stage_name", "take"]
+
+
+class Pool(NamedTuple):
+    """All candidates of a query with their scores by every arm, those included that no arm listed."""
+
+    items: Sequence[Any]
+    """The item of each candidate."""
+    candidates: Candidates
+    speakers: Collection[str] | None = None
+    """The speakers of the whole store, in lower case; None: unknown."""
 
 
 @dataclass(slots=True)
@@ -26,8 +36,7 @@ class Context:
     contradictions: Callable[[Sequence[str]], Iterable[tuple[str, str]]] | None = None
     """Returns the pairs among these keys that contradict each other; None: read each item's `contradicts` field."""
     trace: Trace | None = None
-    degraded: bool = False
-    """Every arm was gated empty and the fallback arm's ungated list was used instead."""
+    pool: Pool | None = None
 
 
 Stage = Callable[[Ranking, Context], Ranking]
@@ -35,25 +44,25 @@ Stage = Callable[[Ranking, Context], Ranking]
 
 
 def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
-    """The ranking with new scores, best first; equal scores keep the order they had."""
-    if all(map(ge, scores, scores[1:])):  # in order already: nothing moves
+    """The ranking with new scores, best first; equal scores keep their order."""
+    if all(map(ge, scores, scores[1:])):  # already in order
         return Ranking(ranking.keys, ranking.items, list(scores))
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     return take(ranking, order, scores)
 
 
-def take(ranking: Ranking, places: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
-    """The items at these places, in this order, with these scores (or their own)."""
+def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
+    """The items at these positions, in this order, with these scores (or their own)."""
     keys, items, own = ranking
     used = own if scores is None else scores
     return Ranking(
-        list(map(keys.__getitem__, places)),
-        list(map(items.__getitem__, places)),
-        list(map(used.__getitem__, places)),
+        list(map(keys.__getitem__, positions)),
+        list(map(items.__getitem__, positions)),
+        list(map(used.__getitem__, positions)),
     )
 
 
 def stage_name(stage: Any, /) -> str:
-    """What a receipt calls a stage: its `name`, its function's name, or its class in lower case."""
+    """The name of a stage in receipts: its `name`, its function's name, or its class name in lower case."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
     return str(name) if name else type(stage).__name__.lower()

@@ -1,4 +1,4 @@
-"""Time and standing: the half-life boost, its bound, competition scoring, and conflicts."""
+"""Half-life boost with an optional bound on moves, competition scoring, and conflict resolution."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _seconds(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfLife:
-    """score · (1 + strength · 0.5^(age / half_life)): fresh counts most, old loses nothing.
+    """score · (1 + strength · 0.5^(age / half_life)): recent items gain, old ones lose nothing.
 
-    At strength 1 a fresh item gets ×2, one half-life old ×1.5. A future date counts as now; a missing or unreadable
-    date is neutral (×1). Where questions are not about recency a large strength ruins the ranking, because in RRF
-    neighbouring ranks differ by little: 0.05 costs nothing; `max_shift=m` lets no item move more than m places.
+    At strength 1 a new item gets ×2, one half-life old ×1.5. A future date counts as now; a missing or unreadable
+    date is neutral (×1). Where queries are not about recency a large strength harms the ranking, because RRF scores of
+    neighbouring ranks are close: 0.05 costs nothing. With `max_shift=m` no item moves more than m ranks.
     """
 
     half_life: float | timedelta = 30.0
@@ -58,10 +58,6 @@ class HalfLife:
         """The half-life in days, as a number."""
         return self.half_life  # type: ignore[return-value]
 
-    def ceiling(self, best: float) -> float:
-        """The best score possible after the boost: a fresh one."""
-        return best * (1 + self.strength)
-
     def factor(self, age: float) -> float:
         """The boost for an age in seconds."""
         halvings = max(age, 0.0) / (self.days * DAY)
@@ -71,24 +67,24 @@ class HalfLife:
         values = context.reader.column(ranking.items, self.field)
         scores = self.boosted(ranking.scores, values, context.now)
         if context.trace is not None:
-            self._tell(ranking, context, context.trace)
+            self._trace(ranking, context, context.trace)
         if self.max_shift is None:
             return reorder(ranking, scores)
-        held = bounded(ranking, scores, places=self.max_shift)
+        limited = bounded(ranking, scores, places=self.max_shift)
         if context.trace is not None:
-            self._tell_held(dict(zip(ranking.keys, scores, strict=True)), held, context.trace)
-        return held
+            self._trace_bound(dict(zip(ranking.keys, scores, strict=True)), limited, context.trace)
+        return limited
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
         try:
-            plain = max(values) < MILLISECONDS and (self._forgets(now) or min(values) > 1)
+            plain = max(values) < MILLISECONDS and (self._ignores_1970(now) or min(values) > 1)
             return self._factored(scores, values if plain else list(map(_seconds, values)), now)
         except (TypeError, ValueError, OverflowError):
             return self._factored(scores, list(map(_seconds, values)), now)
 
-    def _forgets(self, now: float) -> bool:
-        """Whether 1970 is so long ago that it gains nothing: then True and False, which are 1 and 0, do no harm."""
+    def _ignores_1970(self, now: float) -> bool:
+        """Whether a date in 1970 gains nothing: then booleans, which compare as 1 and 0, need no special case."""
         return now > 1.0 and 1.0 + self.strength * 2.0 ** ((1.0 - now) / (self.days * DAY)) == 1.0
 
     def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:
@@ -101,28 +97,31 @@ class HalfLife:
             for score, when in zip(scores, seconds)  # noqa: B905
         ]  # fmt: skip
 
-    def _tell(self, ranking: Ranking, context: Context, trace: Trace) -> None:
+    def _trace(self, ranking: Ranking, context: Context, trace: Trace) -> None:
         values = context.reader.column(ranking.items, self.field)
         for key, value in zip(ranking.keys, values, strict=True):
             when = epoch(value)
             if when is None:
                 what = f"no {self.field}" if value is None else f"{self.field} {value!r} is not a date"
-                trace.say("halflife", key, f"×1 ({what}: neutral)")
-            else:
-                age = max(0.0, context.now - when)
-                trace.say("halflife", key, f"×{self.factor(age):.4g} for age {round(age / DAY, 2):g} days")
+                trace.note("halflife", key, f"recency ×1 ({what})")
+                continue
+            age = max(0.0, context.now - when)
+            factor = f"{self.factor(age):.4g}"
+            trace.note(
+                "halflife", key, "" if factor == "1" else f"recency ×{factor} ({round(age / DAY, 2):g} days old)"
+            )
 
-    def _tell_held(self, boosted: Mapping[str, float], held: Ranking, trace: Trace) -> None:
-        for key, score in zip(held.keys, held.scores, strict=True):
+    def _trace_bound(self, boosted: Mapping[str, float], limited: Ranking, trace: Trace) -> None:
+        for key, score in zip(limited.keys, limited.scores, strict=True):
             if score != boosted[key]:
-                trace.say("halflife", key, f"cut from {boosted[key]:.4g} to {score:.4g} (max_shift={self.max_shift})")
+                trace.note("halflife", key, f"cut from {boosted[key]:.4g} to {score:.4g} (max_shift={self.max_shift})")
 
 
 def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ranking:
-    """The order nearest to the new scores in which no item stands more than `places` from where it stood.
+    """The order nearest to the new scores in which no item moves more than `places` ranks.
 
-    Position by position: the item whose last chance this is, else the best-scored of those that may stand here.
-    Scores are cut so that they never rise down the list.
+    For each rank: the item that may not fall further, else the best-scored of those that may rise to it.
+    Scores are cut so that they never increase down the list.
     """
     size = len(scores)
     placed = [False] * size
@@ -142,16 +141,16 @@ def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ran
                 chosen = heapq.heappop(ready)[1]
         placed[chosen] = True
         order.append(chosen)
-    shown: list[float] = []
+    falling: list[float] = []
     lowest = math.inf
     for i in order:
         lowest = min(lowest, scores[i])
-        shown.append(lowest)
-    return take(ranking, order)._replace(scores=shown)
+        falling.append(lowest)
+    return take(ranking, order)._replace(scores=falling)
 
 
 def _recency(context: Context, items: Sequence[Any]) -> list[float]:
-    """exp(−0.05 · days since last access); a memory never accessed counts from its last change, or its creation."""
+    """exp(−0.05 · days since last access), or since the last change or the creation of items never accessed."""
     columns = [context.reader.column(items, name) for name in ("last_accessed", "updated_at", "created_at")]
     recency = []
     for row in zip(*columns, strict=True):
@@ -168,7 +167,7 @@ def _numbers(context: Context, items: Sequence[Any], name: str) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competition:
-    """(0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence) · status factor, instead of the boost.
+    """(0.5·activation + 0.2·recency + 0.2·strength + 0.1·confidence) · status factor: an alternative to `HalfLife`.
 
     activation = score / best score; recency = exp(−0.05 · days since last access); the status factor is 1.0 for
     active, 0.5 for superseded, 0.3 for contradicted memories.
@@ -183,8 +182,9 @@ class Competition:
         for name in ("activation", "recency", "strength", "confidence"):
             validation.number(f"competition {name}", getattr(self, name), "a finite share from 0 up", low=0)
 
-    def ceiling(self, best: float) -> float:  # noqa: ARG002  what came before is divided out
-        """The best score possible: all four at 1."""
+    @property
+    def ceiling(self) -> float:
+        """The highest possible score: all four parts at 1."""
         return self.activation + self.recency + self.strength + self.confidence
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
@@ -208,7 +208,7 @@ class Competition:
             scores.append(math.fsum(parts) * factor)
             if context.trace is not None:
                 named = " + ".join(f"{part:.4g} {n}" for part, n in zip(parts, _PARTS, strict=True))
-                context.trace.say("competition", key, f"({named}) × {factor:g} {state or 'active'}")
+                context.trace.note("competition", key, f"competition ({named}) × {factor:g} {state or 'active'}")
         return reorder(ranking, scores)
 
 
@@ -220,7 +220,7 @@ class Conflicts:
     """Of two results that contradict each other, the one with less strength · confidence · recency gets · 0.3.
 
     Pairs come from `pairs(keys)`, else from the memory's `contradicts` edges, else from each item's `contradicts`
-    field (a key or a list of keys). Equal standing: the lower-ranked one yields. No item is cut twice.
+    field (a key or a list of keys). Of equally strong items the lower-ranked one loses. No item loses twice.
     """
 
     factor: float = CONFLICT_FACTOR
@@ -252,8 +252,8 @@ class Conflicts:
             losers.setdefault(loser, winner)
         if context.trace is not None:
             for loser, winner in losers.items():
-                text = f"×{self.factor:g}: contradicted by {winner}"
-                context.trace.say(
+                text = f"conflict ×{self.factor:g}: contradicted by {winner}"
+                context.trace.note(
                     "conflicts", loser, f"{text} ({standing[place[loser]]:.4g} ≤ {standing[place[winner]]:.4g})"
                 )
         rows = zip(ranking.keys, ranking.scores, strict=True)

@@ -1,4 +1,4 @@
-"""Source dedup: one document speaks once."""
+"""Source dedup: at most `max_per_source` results of one document."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class SourceDedup:
         except TypeError as error:
             raise ConfigError(f"dedup by {self.key!r}: a source is a text or a number ({error})") from error
         if context.trace is None and different == len(sources):
-            return ranking  # every source speaks once as it is
+            return ranking  # no source is repeated
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         if context.trace is not None:
-            self._tell(ranking, sources, set(keep), context.trace)
+            self._trace(ranking, sources, set(keep), context.trace)
         return ranking if len(keep) == len(items) else take(ranking, keep)
 
     def _once(self, sources: list[Any]) -> list[int]:
         size = len(sources)
-        first = dict(zip(reversed(sources), range(size - 1, -1, -1), strict=True))  # the earliest place wins
+        first = dict(zip(reversed(sources), range(size - 1, -1, -1), strict=True))  # the best rank of each source
         return self._some(sources) if None in first else sorted(first.values())
 
     def _some(self, sources: list[Any]) -> list[int]:
@@ -63,11 +63,11 @@ class SourceDedup:
         return keep
 
     @staticmethod
-    def _tell(ranking: Ranking, sources: list[Any], keep: set[int], trace: Trace) -> None:
+    def _trace(ranking: Ranking, sources: list[Any], keep: set[int], trace: Trace) -> None:
         best: dict[Any, str] = {}
         for i, (key, source) in enumerate(zip(ranking.keys, sources, strict=True)):
             first = best.setdefault(source, key)
             if i not in keep:
                 trace.drop("dedup", key, f"collapsed into {first} of source {source}")
             elif source is not None and first == key and sources.count(source) > 1:
-                trace.say("dedup", key, f"kept as best of source {source}")
+                trace.note("dedup", key, f"best of source {source}")

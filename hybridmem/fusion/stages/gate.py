@@ -1,4 +1,4 @@
-"""The quality gate: what an arm is not sure of never enters the merge."""
+"""The quality gate: floors on the raw scores of each arm, before the merge."""
 
 from __future__ import annotations
 
@@ -49,20 +49,19 @@ class QualityGate:
             validation.text("gate fallback", self.fallback, "the name of an arm, 'first' or None")
 
     def check_arms(self, names: Sequence[str], /) -> None:
-        """Refuse a floor or a fallback for an arm that is none of these: it would never count."""
+        """Raise ConfigError for a floor or a fallback that names none of these arms."""
         given = {"floor": self.floor, "relative": self.relative, "fallback": [self.fallback or "first"]}
         for setting, arms in given.items():
             for arm in arms if isinstance(arms, Mapping | list) else ():
                 if arm not in names and (setting, arm) != ("fallback", "first"):
-                    told = ", ".join(map(repr, names))
-                    raise ConfigError(f"gate {setting} names unknown arm {arm!r}: the arms are {told}")
+                    known = ", ".join(map(repr, names))
+                    raise ConfigError(f"gate {setting} names unknown arm {arm!r}: the arms are {known}")
 
     def apply(self, lists: Sequence[ArmList], context: Context) -> list[ArmList]:
-        """The lists without what is below its floor, or the fallback's list alone when nothing is left."""
+        """The lists without hits below their floor, or the fallback's list alone when nothing is left."""
         kept = [self._one(arm, context) for arm in lists]
         if any([arm.items for arm in kept]) or not any([arm.items for arm in lists]):  # noqa: C419  a list is faster
             return kept
-        context.degraded = True
         chosen = self._fallback(lists)
         if context.trace is not None:
             context.trace.fell_back(chosen)
@@ -74,9 +73,9 @@ class QualityGate:
         return self.fallback
 
     def lowest(self, arm: str, scores: Sequence[float]) -> float:
-        """The lowest raw score that passes for this arm when it gave these."""
+        """The lowest of these raw scores of an arm that would pass."""
         floor = self.floor
-        if type(floor) is dict and self.relative is None:  # mostly, and then nobody need look for the best
+        if type(floor) is dict and self.relative is None:  # the usual case: the best score is not needed
             bound = floor.get(arm)
             return NO_FLOOR if bound is None else bound
         return self.bound(arm, max(scores))
@@ -93,7 +92,7 @@ class QualityGate:
         return bound if share is None else max(bound, share * best)
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
-        name, items, scores, notes, skipped, known = arm
+        name, items, scores = arm.name, arm.items, arm.scores
         if not scores:
             return arm
         bound = self.lowest(name, scores)
@@ -104,4 +103,4 @@ class QualityGate:
             low = [i for i, passes in enumerate(keep) if not passes]
             keys = context.reader.keys([items[i] for i in low])
             context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
-        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), notes, skipped, known)
+        return arm._replace(items=list(compress(items, keep)), scores=list(compress(scores, keep)))

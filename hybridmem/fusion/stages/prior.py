@@ -1,4 +1,4 @@
-"""What a memory is worth before its words are looked at: does it say enough, and was it said when the question asks."""
+"""Query-independent evidence: the length of a text, and dates that a query names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["NamedDate", "Period", "Substance", "named_period"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substance:
-    """score · (1 − strength · (1 − min(1, n / enough))): what says little is rarely the answer.
+    """score · (1 − strength · (1 − min(1, n / enough))): short texts are rarely the answer.
 
     n is the item's number of words; enough is `words`, or the mean of the ranking where that is less, so that a store
-    of short facts is measured by its own yardstick. Items of `words` and more lose nothing.
+    of short facts is compared with its own mean. Items of `words` and more lose nothing.
     """
 
     strength: float = 0.4
@@ -43,13 +43,14 @@ class Substance:
         if context.trace is not None:
             for key, n, factor in zip(ranking.keys, counts, factors, strict=True):
                 if factor < 1.0:
-                    context.trace.say("substance", key, f"×{factor:.3g}: {n:g} words of {enough:.3g}")
+                    than = f"results average {enough:.0f}" if enough < self.words else f"{self.words} are enough"
+                    context.trace.note("substance", key, f"short text ×{factor:.2f} ({n:g} words; {than})")
         scores = [score * factor for score, factor in zip(ranking.scores, factors, strict=True)]
         return reorder(ranking, scores)
 
 
 def _words(items: Sequence[Any], context: Context) -> list[float]:
-    """The column `words`, counted from the text where an item does not know it."""
+    """The column `words`, counted from the text where it is missing."""
     counts = context.reader.column(items, "words")
     if None not in counts:
         return counts
@@ -58,14 +59,14 @@ def _words(items: Sequence[Any], context: Context) -> list[float]:
 
 
 class Period(NamedTuple):
-    """A day or a month that a question names; without a year it is that day or month of every year."""
+    """A day or a month that a query names; without a year, that day or month of every year."""
 
     year: int | None
     month: int
     day: int | None
 
-    def holds(self, when: datetime) -> bool:
-        """Whether a moment (UTC) lies in it."""
+    def contains(self, when: datetime) -> bool:
+        """Whether a datetime (UTC) is in it."""
         return (
             self.month == when.month
             and (self.year is None or self.year == when.year)
@@ -97,15 +98,15 @@ _FORMS = tuple(
 
 
 def named_period(question: str, /) -> Period | None:
-    """The first day or month that a question names in numbers or in English, None when it names none.
+    """The first day or month that a query names in numbers or in English, or None.
 
     >>> named_period("What did Ana paint on 7 July, 2023?"), named_period("Who called in March?")
     (Period(year=2023, month=7, day=7), Period(year=None, month=3, day=None))
     """
     for form in _FORMS:
-        found = form.search(question)
-        if found is not None:
-            parts = found.groupdict()
+        match = form.search(question)
+        if match is not None:
+            parts = match.groupdict()
             name = parts["month"].lower()
             month = int(name) if name.isdigit() else _MONTHS.index(name[:3]) + 1
             period = Period(_number(parts.get("year")), month, _number(parts.get("day")))
@@ -120,7 +121,7 @@ def _number(digits: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDate:
-    """score + strength · best score, for items from the day or month that the question names."""
+    """score + strength · best score, for items from the day or month that the query names."""
 
     strength: float = 0.2
     field: str = "created_at"
@@ -129,22 +130,18 @@ class NamedDate:
         validation.number("named date strength", self.strength, "a finite number from 0 up", low=0)
         validation.text("named date field", self.field, "the name of a field, such as 'created_at'")
 
-    def ceiling(self, best: float) -> float:
-        """The best score possible: the best one, from the right day."""
-        return best * (1.0 + self.strength)
-
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         period = named_period(context.query)
         if period is None or not ranking.keys or self.strength == 0:
             return ranking
         added = self.strength * max(ranking.scores)
         moments = map(as_datetime, context.reader.column(ranking.items, self.field))
-        inside = [when is not None and period.holds(when) for when in moments]
+        inside = [when is not None and period.contains(when) for when in moments]
         if not any(inside):
             return ranking
         if context.trace is not None:
-            for key, held in zip(ranking.keys, inside, strict=True):
-                if held:
-                    context.trace.say("nameddate", key, f"+{added:.4g}: the question names {period}")
+            for key, matches in zip(ranking.keys, inside, strict=True):
+                if matches:
+                    context.trace.note("nameddate", key, f"date {period} +{added:.4g}")
         rows = zip(ranking.scores, inside, strict=True)
-        return reorder(ranking, [score + added if held else score for score, held in rows])
+        return reorder(ranking, [score + added if matches else score for score, matches in rows])

@@ -1,4 +1,4 @@
-"""The last steps, on the top of the list: rerank, diversity, packing."""
+"""Stages on the top of the ranking: rerank, diversity, packing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Diversity", "Pack", "Rerank"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerank:
-    """Order the top by a cross-encoder, or any `(query, texts) -> scores`; the rest follows as it was.
+    """Reorder the top by a cross-encoder, or any `(query, texts) -> scores`; the rest keeps its order.
 
-    The scores of the top are dealt out again in the new order, so that the list still falls from first to last.
+    The scores of the top are assigned again in the new order, so that scores never increase down the list.
     """
 
     scorer: Callable[[str, list[str]], Sequence[float]]
@@ -40,17 +40,17 @@ class Rerank:
         order = sorted(range(head), key=given.__getitem__, reverse=True)
         if context.trace is not None:
             for place, i in enumerate(order, start=1):
-                context.trace.say("rerank", ranking.keys[i], f"scored {given[i]:.4g}: #{i + 1} → #{place}")
+                context.trace.note("rerank", ranking.keys[i], f"rerank {given[i]:.4g}: #{i + 1} → #{place}")
         keys, items, scores = ranking
         return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], list(scores))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diversity:
-    """Maximal marginal relevance: next is the best of λ · relevance − (1 − λ) · likeness to what is chosen.
+    """Maximal marginal relevance: repeatedly take the best of λ · relevance − (1 − λ) · similarity to those taken.
 
-    Relevance is score / best score; likeness is the cosine of the items' vectors, or the share of common words
-    where there are none. Only the `top` takes part.
+    Relevance is score / best score; similarity is the cosine of the items' vectors, or the share of common words
+    where there are none. Only the `top` items are reordered.
     """
 
     balance: float = 0.5
@@ -67,7 +67,7 @@ class Diversity:
             return ranking
         best = max(ranking.scores[:head])
         relevance = [score / best if best > 0 else 0.0 for score in ranking.scores[:head]]
-        like = _likeness(ranking.items[:head], context)
+        similarity = _similarity(ranking.items[:head], context)
         left = list(range(head))
         nearest = [0.0] * head
         order: list[int] = []
@@ -76,19 +76,21 @@ class Diversity:
             left.remove(chosen)
             if context.trace is not None and chosen != len(order):
                 moved = f"#{chosen + 1} → #{len(order) + 1}"
-                context.trace.say("diversity", ranking.keys[chosen], f"{moved}, {nearest[chosen]:.2f} like one above")
+                context.trace.note(
+                    "diversity", ranking.keys[chosen], f"diversity {moved} (similarity {nearest[chosen]:.2f})"
+                )
             order.append(chosen)
             for i in left:
-                near = like(chosen, i)
-                nearest[i] = max(nearest[i], near) if len(order) > 1 else near  # a likeness may be negative
+                near = similarity(chosen, i)
+                nearest[i] = max(nearest[i], near) if len(order) > 1 else near  # a cosine may be negative
         keys, items, scores = ranking
-        shown: list[float] = []
+        falling: list[float] = []
         for score in [scores[i] for i in order] + scores[head:]:
-            shown.append(min(score, shown[-1]) if shown else score)
-        return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], shown)
+            falling.append(min(score, falling[-1]) if falling else score)
+        return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], falling)
 
 
-def _likeness(items: Sequence[Any], context: Context) -> Callable[[int, int], float]:
+def _similarity(items: Sequence[Any], context: Context) -> Callable[[int, int], float]:
     vectors = context.reader.column(items, "vector")
     if all(vector is not None for vector in vectors):
         return lambda i, j: _cosine(vectors[i], vectors[j])
@@ -103,13 +105,13 @@ def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def count_tokens(text: str) -> int:
-    """A quarter of the characters, rounded up: near enough to pack a prompt without a tokeniser."""
+    """A quarter of the number of characters, rounded up: an estimate that needs no tokeniser."""
     return -(-len(text) // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Cut to k results or to a token budget, whichever comes first; what does not fit is passed over."""
+    """Cut to k results or to a token budget, whichever comes first; results that do not fit are skipped."""
 
     tokens: int | None = None
     counter: Callable[[str], int] = count_tokens

@@ -1,7 +1,7 @@
-"""The same loops compiled by numba (extra `fast`): the same bits, sooner. Importing this module imports numba.
+"""BM25 kernels compiled by numba (extra `fast`), with the same results as scoring.py. Importing this imports numba.
 
-`_best` walks the rows in windows that fit the first-level cache. Terms whose bounds together cannot reach the k-th best
-score so far are not walked at all: a row that the other terms found is merely looked up in them.
+`_best` processes rows in windows that fit the first-level cache. Terms whose bounds together cannot reach the k-th
+best score so far are not scanned: they are looked up only for rows that other terms matched.
 """
 
 # numba compiles plain functions of arrays: no classes, no keywords, loops written out
@@ -15,31 +15,31 @@ from typing import Any
 import numba
 import numpy as np
 
-from hybridmem.indexes.bm25.postings import Floats, Rows
-from hybridmem.indexes.bm25.scoring import SLACK, Flags, Kernels, Part, Plan
+from hybridmem.indexes.bm25.postings import Floats, RowNumbers
+from hybridmem.indexes.bm25.scoring import SLACK, Flags, Kernels, QueryPlan, SegmentPlan
 
 __all__ = ["NumbaKernels"]
 
 _WINDOW = 2048
 _FAR = np.int64(1 << 40)
 _PRIME = 8192
-"""A heavy term with at most so many rows is looked through first, for a floor to start from ..."""
+"""Terms with at most this many rows are scanned first to find an initial floor ..."""
 _TRIES = 2
-"""... and one more."""
+"""... for at most this many terms."""
 _STRIDE = 16
-"""Walking past so many postings costs as much as looking one row up."""
+"""Scanning this many postings costs as much as looking up one row."""
 
 
 def _jit(function: Any) -> Any:
     try:
         return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # nowhere to keep compiled code: compile anew in each process
+    except RuntimeError:  # no writable cache directory: compile in each process
         return numba.njit(nogil=True)(function)
 
 
 @_jit
 def _push(heap, score):
-    """Put a score in place of the smallest of the heap."""
+    """Replace the smallest score of the heap."""
     at = 0
     size = len(heap)
     while True:
@@ -57,7 +57,7 @@ def _push(heap, score):
 
 @_jit
 def _seek(rows, low, high, target):
-    """The first place from `low` on whose row is not below the target: in leaps, then by halving."""
+    """The first position from `low` on whose row is at least the target (galloping, then binary search)."""
     step = 1
     end = low
     while end < high and rows[end] < target:
@@ -75,8 +75,8 @@ def _seek(rows, low, high, target):
 
 
 @_jit
-def _prime(rows, codes, table, lows, highs, weights, fit, filtered, k):
-    """A floor to start from: the k-th best of what a single heavy term gives."""
+def _prime(rows, codes, table, lows, highs, weights, mask, filtered, k):
+    """An initial floor: the k-th best score of a single term."""
     floor = 0.0
     tried = 0
     for term in range(len(lows)):
@@ -87,7 +87,7 @@ def _prime(rows, codes, table, lows, highs, weights, fit, filtered, k):
         weight = weights[term]
         for place in range(lows[term], highs[term]):
             score = weight * table[codes[place]]
-            if score > heap[0] and (not filtered or fit[rows[place]]):
+            if score > heap[0] and (not filtered or mask[rows[place]]):
                 _push(heap, score)
         floor = max(floor, heap[0])
         tried += 1
@@ -98,7 +98,7 @@ def _prime(rows, codes, table, lows, highs, weights, fit, filtered, k):
 
 @_jit
 def _walk(rows, codes, table, weight, place, high, base, sums, touched, seen):
-    """Add one term to the window; rows that had nothing before are noted. Where the term goes on, and how many."""
+    """Add one term to the window. Returns the term's next position and the number of touched rows."""
     end = base + len(sums)
     while place < high:
         row = rows[place]
@@ -115,7 +115,7 @@ def _walk(rows, codes, table, weight, place, high, base, sums, touched, seen):
 
 @_jit
 def _top_up(rows, codes, table, weight, place, high, base, sums, touched, seen):
-    """Add one term to the rows still in play: by walking it, or by looking each row up where they are few."""
+    """Add one term to the remaining rows: by scanning its postings, or by lookups when the rows are few."""
     if place < high and seen * _STRIDE * (np.int64(rows[high - 1]) - rows[place] + 1) > (high - place) * len(sums):
         end = base + len(sums)
         while place < high:
@@ -135,26 +135,26 @@ def _top_up(rows, codes, table, weight, place, high, base, sums, touched, seen):
 
 
 @_jit
-def _thin(sums, touched, seen, least, base, fit, filtered):
-    """Drop the rows of the window that have too little, or are not fit; how many are left."""
+def _thin(sums, touched, seen, least, base, mask, filtered):
+    """Drop the rows of the window below `least` or not allowed; returns how many remain."""
     kept = 0
     for i in range(seen):
         slot = touched[i]
         total = sums[slot]
         stays = total >= least
         if filtered:
-            stays = stays and fit[base + slot]
-        touched[kept] = slot  # no branch on the score: it would be guessed wrong half of the time
+            stays = stays and mask[base + slot]
+        touched[kept] = slot  # without a branch, which would be mispredicted half of the time
         kept += stays
         sums[slot] = total if stays else 0.0
     return kept
 
 
 @_jit
-def _best(rows, codes, table, lows, highs, bounds, weights, fit, filtered, heap, floor):
-    """Rows and scores of one part that reach the floor, which rises as the heap of the k best fills."""
+def _best(rows, codes, table, lows, highs, bounds, weights, mask, filtered, heap, floor):
+    """Rows and scores of one segment that reach the floor, which rises as the heap of the k best fills."""
     terms = len(lows)
-    floor = max(floor, _prime(rows, codes, table, lows, highs, weights, fit, filtered, len(heap)))
+    floor = max(floor, _prime(rows, codes, table, lows, highs, weights, mask, filtered, len(heap)))
     rest = np.zeros(terms + 1)
     for term in range(terms - 1, -1, -1):
         rest[term] = rest[term + 1] + bounds[term] * SLACK
@@ -178,13 +178,13 @@ def _best(rows, codes, table, lows, highs, bounds, weights, fit, filtered, heap,
         for term in range(walked):
             place, high = places[term], highs[term]
             places[term], seen = _walk(rows, codes, table, weights[term], place, high, base, sums, touched, seen)
-        seen = _thin(sums, touched, seen, floor - rest[walked], base, fit, filtered)
+        seen = _thin(sums, touched, seen, floor - rest[walked], base, mask, filtered)
         for term in range(walked, terms):
             if seen == 0:
                 break
             places[term] = _seek(rows, places[term], highs[term], base)
             _top_up(rows, codes, table, weights[term], places[term], highs[term], base, sums, touched, seen)
-            seen = _thin(sums, touched, seen, floor - rest[term + 1], base, fit, False)
+            seen = _thin(sums, touched, seen, floor - rest[term + 1], base, mask, False)
         for i in range(seen):
             slot = touched[i]
             total = sums[slot]
@@ -208,7 +208,7 @@ def _best(rows, codes, table, lows, highs, bounds, weights, fit, filtered, heap,
 
 @_jit
 def _sift(found, scores, count, floor):
-    """Keep what reaches the floor."""
+    """Keep the rows that reach the floor."""
     kept = 0
     for i in range(count):
         if scores[i] >= floor:
@@ -235,30 +235,30 @@ _ANY = np.ones(1, np.bool_)
 
 
 class NumbaKernels(Kernels):
-    """Compiled on first use; the compiled code is kept on disk."""
+    """Kernels compiled on first use; numba caches the compiled code on disk."""
 
     def warm(self) -> None:
         """Compile now."""
         places = np.array([0]), np.array([1]), np.ones(1)
-        part = Part(np.zeros(1, np.int32), np.zeros(1, np.uint16), np.ones(1), *places)
-        plan = Plan(["warm"], np.ones(1), [part])
-        self.best(plan, k=1, size=1, fit=None)
+        part = SegmentPlan(np.zeros(1, np.int32), np.zeros(1, np.uint16), np.ones(1), *places)
+        plan = QueryPlan(["warm"], np.ones(1), [part])
+        self.best(plan, k=1, size=1, mask=None)
         self.look_up(plan, part.rows)
 
-    def best(self, plan: Plan, /, *, k: int, size: int, fit: Flags | None) -> tuple[Rows, Floats]:
-        """The k best rows and all that tie with them: part by part, with the floor that the parts before reached."""
-        filtered = fit is not None
-        fit = _ANY if fit is None else fit
+    def best(self, plan: QueryPlan, /, *, k: int, size: int, mask: Flags | None) -> tuple[RowNumbers, Floats]:
+        """The k best rows and all that tie with them; each segment starts with the floor of the one before."""
+        filtered = mask is not None
+        mask = _ANY if mask is None else mask
         heap = np.zeros(min(k, size))
         floor = 0.0
         found, scores = [], []
         for part in plan.parts:
-            rows, sums, floor = _best(*part, plan.weights, fit, filtered, heap, floor)
+            rows, sums, floor = _best(*part, plan.weights, mask, filtered, heap, floor)
             found.append(rows)
             scores.append(sums)
         return (found[0], scores[0]) if len(found) == 1 else (np.concatenate(found), np.concatenate(scores))
 
-    def look_up(self, plan: Plan, rows: Rows, /) -> Floats:
+    def look_up(self, plan: QueryPlan, rows: RowNumbers, /) -> Floats:
         """The scores of the given rows (ascending), 0 where nothing matches."""
         sums = np.zeros(len(rows))
         for part in plan.parts:

@@ -1,8 +1,8 @@
-"""What all lexical engines share: the fields of a document, their weights, and the checks of what a caller hands in."""
+"""Documents of lexical engines: fields, field weights, and validation shared by all engines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,18 +29,30 @@ __all__ = [
 ]
 
 WEIGHTS: Mapping[str, float] = {"text": 1.0, "title": 2.0, "tags": 1.0, "predicate": 0.5}
-"""How much a field counts: its weight multiplies the term frequency before saturation."""
+"""Field weights: they multiply the term frequency before saturation."""
+
+ASKED, ANSWERED = -0.5, 1.0
+"""What the words of a question add to the term frequencies of the turn that asks, and of the turn that answers."""
 
 AnyAnalyzer: TypeAlias = Analyzer | Callable[[str], list[str]]
 """Our analyzer, or any function from text to terms."""
 
 
 class Document(NamedTuple):
-    """What a lexical index keeps of a memory: its id, its searchable fields, and when it was last changed."""
+    """A document of a lexical index: its id, its searchable fields, and its last change in epoch seconds."""
 
     id: str
     fields: Mapping[str, str]
     stamp: float = float("-inf")
+    asked: str = ""
+    """Question sentences of the text, whose terms count by half: the next turn of the thread answers them."""
+    previous: str = ""
+    """Question sentences of the previous turn, which this text answers: they count as text, but not in the length."""
+
+    @property
+    def questions(self) -> tuple[tuple[str, float], ...]:
+        """The question sentences with their weights relative to the text."""
+        return tuple((text, weight) for text, weight in ((self.asked, ASKED), (self.previous, ANSWERED)) if text)
 
 
 Source: TypeAlias = Memory | Document | tuple[str, str]
@@ -62,7 +74,7 @@ def as_document(source: Source, /) -> Document:
 
 
 def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) -> Document:
-    """A document of a caller's own words."""
+    """A validated document."""
     validation.text("id", id, "a str")
     for name, text in fields.items():
         validation.text(name, text, "a str")
@@ -70,7 +82,7 @@ def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) 
 
 
 def stamp_of(when: datetime | date | float | None, /) -> float:
-    """A time as epoch seconds (naive is UTC); a missing one is older than any other."""
+    """A time as epoch seconds (naive is UTC); -inf for None, which sorts as oldest."""
     if when is None:
         return float("-inf")
     if isinstance(when, datetime):
@@ -84,11 +96,17 @@ def stamp_of(when: datetime | date | float | None, /) -> float:
 
 
 def weigh(
-    fields: Mapping[str, str], /, *, analyzer: AnyAnalyzer, weights: Mapping[str, float] = WEIGHTS
+    fields: Mapping[str, str],
+    /,
+    *,
+    analyzer: AnyAnalyzer,
+    weights: Mapping[str, float] = WEIGHTS,
+    questions: Sequence[tuple[str, float]] = (),
 ) -> tuple[dict[str, float], float]:
     """Weighted frequency of each term, and the weighted length |D|: Σ over fields of weight · count.
 
-    Stop words are in the frequencies, so that a query of nothing but them finds something, but not in the length.
+    Stop words count in the frequencies, so that a query of only stop words has results, but not in the length.
+    `questions` (see `Document`) change frequencies, never below 0, and not the length.
     """
     frequencies: dict[str, float] = {}
     length = 0.0
@@ -104,18 +122,23 @@ def weigh(
         for term, count in counts.items():
             frequencies[term] = frequencies.get(term, 0.0) + weight * count
         length += weight * sum(1 for term in terms if not is_stop(term))
+    for text, share in questions:
+        for term in all_terms(text):
+            frequencies[term] = frequencies.get(term, 0.0) + share * weights.get("text", 0.0)
+    if questions:
+        frequencies = {term: frequency for term, frequency in frequencies.items() if frequency > 0}
     return frequencies, length
 
 
 def readers(analyzer: AnyAnalyzer, /) -> tuple[Callable[[str], list[str]], Callable[[str], bool]]:
-    """How to get all terms of a text, and how to know a stop word, with any kind of analyzer."""
+    """The functions of an analyzer: text → all terms, and term → whether it is a stop word."""
     if isinstance(analyzer, Analyzer):
         return analyzer.all_terms, analyzer.is_stop
     return analyzer, lambda _term: False
 
 
 def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict[str, float]:
-    """The distinct terms of a query and how often each was said. Terms given as a list are taken as they are."""
+    """The distinct terms of a query and their counts. Terms given as a list are used unchanged."""
     if isinstance(query, str):
         terms: Iterable[str] = analyzer.query(query) if isinstance(analyzer, Analyzer) else analyzer(query)
     else:
@@ -127,14 +150,14 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
 
 
 def check_k(k: Any, /) -> int:
-    """The number of results as it must be: a whole number from 1."""
+    """Validate the number of results: a whole number from 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ConfigError(f"k={validation.display(k)} must be a whole number of at least 1")
     return k
 
 
 def check_allowed(allowed: Any, /) -> Any:
-    """The ids that may be found, as they must be: a set of them, or at least a list."""
+    """Validate the allowed ids: a set, or a list of texts."""
     return allowed if isinstance(allowed, Set) else validation.texts("allowed", allowed)
 
 

@@ -1,10 +1,10 @@
-"""BM25, exact and live: every add, update and delete counts in the very next query.
+"""BM25 index, exact and live: every add, update and delete counts in the next query.
 
     score(D, Q) = Σ over query terms of IDF(t) · f·(k1+1) / (f + k1·(1 − b + b·|D|/avgdl))
     IDF(t)      = ln(1 + (N − n + 0.5)/(n + 0.5))
 
-N, n and avgdl are those of the moment. Postings live in immutable numpy segments, the newest rows in a small tail;
-a reader works on one state and is never disturbed by a writer, who prepares the next one aside and swaps it in.
+N, n and avgdl are current. Postings are immutable numpy segments, with the newest rows in a small tail. A reader uses
+one immutable state; a writer prepares the next state and replaces it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,46 @@ from hybridmem.core import validation
 from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits
-from hybridmem.indexes.bm25 import documents as lexical
-from hybridmem.indexes.bm25 import storage as packing
-from hybridmem.indexes.bm25.accelerate import Accelerator
-from hybridmem.indexes.bm25.documents import AnyAnalyzer, Document, Source, as_document
-from hybridmem.indexes.bm25.scoring import Curve, Plan, coverage, holding, idf, order, plan
-from hybridmem.indexes.bm25.state import Selection, Selections, State
+from hybridmem.indexes.bm25 import storage
+from hybridmem.indexes.bm25.documents import (
+    SOURCES,
+    AnyAnalyzer,
+    Document,
+    Source,
+    as_document,
+    check_allowed,
+    check_k,
+    checked_weights,
+    new_document,
+    query_terms,
+)
+from hybridmem.indexes.bm25.scoring import (
+    KernelChoice,
+    QueryPlan,
+    Saturation,
+    coverage,
+    document_frequency,
+    frequencies,
+    idf,
+    order,
+    plan,
+)
+from hybridmem.indexes.bm25.state import Selection, SelectionCache, State
 from hybridmem.indexes.bm25.updates import appended, compacted, detached, tidied
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["BM25Index"]
 
+B_LIMIT, HALF_LENGTH = 0.75, 12.0
+"""Adaptive b approaches this limit for long texts, and is half of it at this mean length."""
+
 
 class BM25Index:
-    """A lexical index that follows changes and can be searched at any moment, from any thread.
+    """A live BM25 index; safe to use from any thread.
 
-    k1 (1.2) says how fast repeating a term stops to help: 1.6–2.0 suits long logs. b (0.75) says how much long texts
-    are held back: 0.5 for mixed lengths, 0 where lengths are capped, never 1.
+    k1 (default 1.2) sets how fast repetitions of a term saturate: 1.6–2.0 suits long logs. b (default 0.75) sets how
+    much long texts are penalised: 0.5 for mixed lengths, 0 where lengths are capped, never 1. `b=None` adapts b to
+    the mean length L of the texts in terms: b = 0.75·L/(L + 12), so that the length of short messages counts less.
 
     >>> index = BM25Index()
     >>> index.add("m1", "Ana moved to Lisbon")
@@ -51,31 +74,31 @@ class BM25Index:
         analyzer: AnyAnalyzer | None = None,
         *,
         k1: float = 1.2,
-        b: float = 0.75,
+        b: float | None = 0.75,
         weights: Any = None,
         accelerate: Literal["auto"] | bool = "auto",
     ) -> None:
-        validation.bm25_constants(k1, b)
+        validation.bm25_constants(k1, B_LIMIT if b is None else b)
         if analyzer is not None:
             validation.function("analyzer", analyzer, "an Analyzer(…), a function from a text to terms, or None")
         self.analyzer: AnyAnalyzer = Analyzer() if analyzer is None else analyzer
         self.k1 = float(k1)
-        self.b = float(b)
-        self.weights = lexical.checked_weights(weights)
-        self._accelerator = Accelerator(accelerate)
+        self.b = None if b is None else float(b)
+        self.weights = checked_weights(weights)
+        self._kernels = KernelChoice(accelerate)
         self._writer = guard(threading.RLock())
         """Held by one writer at a time."""
         self._swap = guard(threading.Lock())
-        """Held for a moment, while the state and the ids' rows change together."""
-        self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), 0.0)
-        self._adopt(State.empty())
+        """Held briefly while the state and the ids' rows are replaced together."""
+        self._last_saturation = Saturation(self.k1 + 1, self.k1, 0.0)
+        self._set_state(State.empty())
 
-    def _adopt(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self._state = state
-        self._where: dict[str, int] | None = None
-        self._borrowed = False
-        self._selections = Selections()
-        self._last_plan: tuple[str, State, Plan | None] = ("", state, None)
+        self._row_of: dict[str, int] | None = None
+        self._shares_postings = False
+        self._selections = SelectionCache()
+        self._last_plan: tuple[str, State, QueryPlan | None] = ("", state, None)
 
     # --- writing
 
@@ -92,25 +115,25 @@ class BM25Index:
         """Add or replace one document; the next query sees it."""
         tags = tags if isinstance(tags, str) else " ".join(validation.texts("tags", tags))
         fields = {"text": text, "title": title, "tags": tags, "predicate": predicate}
-        document = lexical.new_document(id, fields, updated_at)
+        document = new_document(id, fields, updated_at)
         self._write({id: document}, ())
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace memories, documents or (id, text) pairs; readers see all of them or none."""
-        found = map(as_document, validation.listed("documents", documents, lexical.SOURCES))
+        found = map(as_document, validation.listed("documents", documents, SOURCES))
         self._write({document.id: document for document in found}, ())
 
     def remove(self, id: str, /) -> bool:
-        """Take a document out; False when there was none."""
+        """Remove a document; False when there was none."""
         validation.text("id", id, "a str")
         return self._write({}, (id,)) > 0
 
     def remove_many(self, ids: Iterable[str], /) -> int:
-        """Take documents out; how many there were."""
+        """Remove documents; returns how many existed."""
         return self._write({}, tuple(dict.fromkeys(validation.texts("ids", ids))))
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Follow the store's log. Readers see all of a batch or nothing of it."""
+        """Apply changes in order. Readers see a whole batch or nothing of it."""
         puts: dict[str, Document] = {}
         gone: dict[str, None] = {}
         watermark = self.watermark
@@ -126,19 +149,23 @@ class BM25Index:
         self._write(puts, gone, watermark=watermark)
 
     def clear(self) -> None:
-        """Forget everything, the watermark too."""
+        """Remove all documents and reset the watermark."""
         with self._writer, self._swap:
-            self._adopt(State.empty(epoch=self._state.epoch + 1))
+            self._set_state(State.empty(epoch=self._state.epoch + 1))
+
+    def write(self, documents: Iterable[Document], removed: Iterable[str] = (), /, *, watermark: int) -> None:
+        """Add or replace documents and remove ids in one step, and set the watermark."""
+        self._write({document.id: document for document in documents}, removed, watermark=watermark)
 
     def _write(self, puts: dict[str, Document], gone: Iterable[str], *, watermark: int | None = None) -> int:
-        """The one way in: make the next state aside, then swap it in together with the ids' rows."""
+        """Prepare the next state and replace the current one; returns how many rows were removed."""
         with self._writer:
-            if self._borrowed:
-                self._adopt(detached(self._state))
+            if self._shares_postings:
+                self._set_state(detached(self._state))
             state = self._state
             with self._swap:
-                where = self._rows_by_id()
-            lost = {name: where[name] for name in {**dict.fromkeys(gone), **puts} if name in where}
+                row_of = self._rows_by_id()
+            lost = {name: row_of[name] for name in {**dict.fromkeys(gone), **puts} if name in row_of}
             try:
                 new = appended(
                     state.without(lost.values()),
@@ -146,15 +173,15 @@ class BM25Index:
                     analyzer=self.analyzer,
                     weights=self.weights,
                 )
-            except BaseException:  # readers never saw any of it; the next writer must not either
+            except BaseException:  # undo: the tail is shared with the next writer
                 self._state = replace(state, tail=state.tail.cut(state.size))
                 raise
             if watermark is not None:
                 new = replace(new, watermark=watermark)
             with self._swap:
                 for name in lost:
-                    del where[name]
-                where.update(zip(puts, range(state.size, new.size), strict=True))
+                    del row_of[name]
+                row_of.update(zip(puts, range(state.size, new.size), strict=True))
                 self._state = new
             self._tidy()
             return len(lost)
@@ -165,7 +192,7 @@ class BM25Index:
         with self._swap:
             self._state = state if fresh is None else fresh
             if fresh is not None:
-                self._where = None
+                self._row_of = None
 
     # --- reading
 
@@ -190,9 +217,9 @@ class BM25Index:
     def ids(self) -> list[str]:
         """The ids of all documents, in the order in which they came."""
         state = self._state
-        if state.deaths is None:
+        if state.tombstones is None:
             return state.ids[: state.size]
-        return [state.ids[row] for row in np.flatnonzero(state.deaths.alive[: state.size])]
+        return [state.ids[row] for row in np.flatnonzero(state.tombstones.alive[: state.size])]
 
     @property
     def average_length(self) -> float:
@@ -202,97 +229,131 @@ class BM25Index:
     def search(self, query: str | Sequence[str], /, *, k: int = 10, allowed: Set[str] | None = None) -> Hits:
         """The k best documents that share a term with the query, among `allowed` when given.
 
-        Terms are joined with OR. Equal scores: the newer first, then the smaller id. A list is taken as ready terms.
+        Terms are joined with OR. Equal scores: newer first, then the smaller id. A list is used as terms unchanged.
         """
-        lexical.check_k(k)
+        check_k(k)
         state, selection = (self._state, None) if allowed is None else self._select(allowed)
         planned = self._planned(query, state)
         if planned is None:
             return Hits([], [])
-        kernels = self._accelerator.kernels(state)
-        alive = None if state.deaths is None else state.deaths.alive
+        kernels = self._kernels.choose(state)
+        alive = None if state.tombstones is None else state.tombstones.alive
         if selection is not None and selection.is_few(planned.ends[-1], len(planned.terms)):
             rows = selection.rows if alive is None else selection.rows[alive[selection.rows]]
             sums = kernels.look_up(planned, rows)
             rows, sums = rows[sums > 0], sums[sums > 0]
         else:
-            fit = alive if selection is None else selection.fit(alive)
-            rows, sums = kernels.best(planned, k=k, size=state.size, fit=fit)
+            mask = alive if selection is None else selection.live_mask(alive)
+            rows, sums = kernels.best(planned, k=k, size=state.size, mask=mask)
         return order(rows, sums, state, k=k)
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
-        """The scores of the given ids, the same that `search` gives; 0 for no match or an unknown id."""
+        """The scores of the given ids, equal to those of `search`; 0 for no match or an unknown id."""
         state, found = self._rows_of(ids if type(ids) is list else validation.texts("ids", ids))
         planned = self._planned(query, state)
         if planned is None:
             return [0.0] * len(found)
         rows = np.array(found, np.int32)
-        rising = rows.argsort()  # looked up in this order; an unknown id has row -1, which holds nothing
+        rising = rows.argsort()  # kernels take ascending rows; an unknown id has row -1, which matches nothing
         sums = np.empty(len(rows))
-        sums[rising] = self._accelerator.kernels(state).look_up(planned, rows[rising])
+        sums[rising] = self._kernels.choose(state).look_up(planned, rows[rising])
         scores: list[float] = sums.tolist()
         return scores
 
     def coverage(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
         """The share of the query's information that each id's terms cover: Σ IDF of its terms / Σ IDF of all.
 
-        A word that no document has counts as the rarest of all, so an off-topic question covers little.
+        A term that no document contains has the highest IDF, so the coverage of an off-topic question is low.
         """
         state, rows = self._rows_of(ids)
-        terms = lexical.query_terms(query, analyzer=self.analyzer)
-        return coverage(state, list(terms), self._curve(state), rows)
+        terms = query_terms(query, analyzer=self.analyzer)
+        return coverage(state, list(terms), self._saturation(state), rows)
 
     def idf(self, term: str, /) -> float:
         """ln(1 + (N − n + 0.5)/(n + 0.5)) of a term as the analyzer writes it."""
         state = self._state
-        return idf(state.count, holding(state, term, self._curve(state))[0])
+        return idf(state.count, document_frequency(state, term, self._saturation(state))[0])
 
-    def with_curve(self, *, k1: float, b: float) -> BM25Index:
-        """The same documents read with other constants: it shares the postings, until one of the two is written to."""
+    def windows(self, query: str, windows: Sequence[Sequence[str | None]], /, *, wing: float = 0.5) -> list[float]:
+        """BM25 of windows of documents, as if each were one document; the mean length is that of the windows.
+
+        `windows[0]` has the documents themselves, which count once; those of the other lists count `wing` times.
+        """
+        with self._swap:
+            row_of, state = self._rows_by_id(), self._state
+            rows = np.array([[-1 if id_ is None else row_of.get(id_, -1) for id_ in ids] for ids in windows], np.intp)
+        shares = np.full(len(windows), wing)
+        shares[0] = 1.0
+        lengths = shares @ np.where(rows >= 0, state.lengths[rows], 0.0)
+        planned = self._planned(query, state)
+        scores = np.zeros(rows.shape[1])
+        mean = float(lengths.mean()) if len(lengths) else 0.0
+        if planned is not None and mean:
+            b = self._b(state)
+            norm = self.k1 * (1 - b + b * lengths / mean)
+            for weight, held in zip(planned.weights.tolist(), frequencies(state, planned, rows.ravel()), strict=True):
+                tf = shares @ held.reshape(rows.shape)
+                scores += weight * tf * (self.k1 + 1) / (tf + norm)
+        result: list[float] = scores.tolist()
+        return result
+
+    def with_curve(self, *, k1: float, b: float | None) -> BM25Index:
+        """An index with other constants over the same postings, which are shared until one of the two is written to."""
         other = BM25Index(self.analyzer, k1=k1, b=b, weights=self.weights)
-        other._accelerator = self._accelerator
-        other._adopt(self._state)
-        other._borrowed = True
+        other._kernels = self._kernels
+        other._set_state(self._state)
+        other._shares_postings = True
         return other
 
-    def _planned(self, query: str | Sequence[str], state: State) -> Plan | None:
-        """The query's terms in this state; kept for the last question, whose hits are often scored right after it."""
-        asked, seen, kept = self._last_plan
-        if asked == query and seen is state:
-            return kept
-        planned = plan(state, lexical.query_terms(query, analyzer=self.analyzer), self._curve(state))
+    def _planned(self, query: str | Sequence[str], state: State) -> QueryPlan | None:
+        """The plan of a query; cached for the last text, which is often searched and then scored."""
+        text, planned_for, cached = self._last_plan
+        if text == query and planned_for is state:
+            return cached
+        planned = plan(state, query_terms(query, analyzer=self.analyzer), self._saturation(state))
         if isinstance(query, str):
             self._last_plan = (query, state, planned)
         return planned
 
-    def _curve(self, state: State) -> Curve:
-        """The saturation at this average length; kept while that stays the same, with the tables it has made."""
-        average = state.average
-        slope = self.k1 * self.b / average if average else 0.0
-        curve = self._last_curve
-        if curve.slope != slope or len(curve.tables) > len(state.segments) + 8:  # tables of merged segments
-            curve = self._last_curve = Curve(self.k1 + 1, self.k1 * (1 - self.b), slope)
-        return curve
+    def _saturation(self, state: State) -> Saturation:
+        """The saturation for the current average length; cached with its tables while that stays the same."""
+        average, b = state.average, self._b(state)
+        flat, slope = self.k1 * (1 - b), self.k1 * b / average if average else 0.0
+        cached = self._last_saturation
+        # more tables than segments: those of merged segments are dropped
+        if (cached.flat, cached.slope) != (flat, slope) or len(cached.tables) > len(state.segments) + 8:
+            cached = self._last_saturation = Saturation(self.k1 + 1, flat, slope)
+        return cached
+
+    def _b(self, state: State) -> float:
+        if self.b is not None:
+            return self.b
+        return B_LIMIT * state.average / (state.average + HALF_LENGTH)
+
+    @property
+    def effective_b(self) -> float:
+        """The length normalisation in use: `b`, or the adapted value."""
+        return self._b(self._state)
 
     def _rows_by_id(self) -> dict[str, int]:
-        """Where each living id is. Built on first use: a loaded index that is only searched never needs it."""
-        if self._where is None:
+        """The row of each id. Built on first use: a loaded index that is only searched does not need it."""
+        if self._row_of is None:
             state = self._state
             ids = state.ids[: state.size]
-            if state.deaths is None:
-                self._where = dict(zip(ids, range(len(ids)), strict=True))
+            if state.tombstones is None:
+                self._row_of = dict(zip(ids, range(len(ids)), strict=True))
             else:
-                self._where = {ids[row]: row for row in np.flatnonzero(state.deaths.alive[: state.size]).tolist()}
-        return self._where
+                self._row_of = {ids[row]: row for row in np.flatnonzero(state.tombstones.alive[: state.size]).tolist()}
+        return self._row_of
 
     def _rows_of(self, ids: Sequence[str]) -> tuple[State, list[int]]:
         with self._swap:
-            where = self._rows_by_id()
-            return self._state, [where.get(name, -1) for name in ids]
+            row_of = self._rows_by_id()
+            return self._state, [row_of.get(name, -1) for name in ids]
 
     def _select(self, allowed: Set[str]) -> tuple[State, Selection]:
-        known = self._selections.get(lexical.check_allowed(allowed))
-        state = self._state  # after looking for the selection: never older than it
+        known = self._selections.get(check_allowed(allowed))
+        state = self._state  # read after the selection: never older than it
         if known is None or known.epoch != state.epoch:
             with self._swap:
                 state = self._state
@@ -302,7 +363,7 @@ class BM25Index:
         self._selections.keep(allowed, known)
         return state, known
 
-    # --- keeping
+    # --- serialisation
 
     def to_bytes(self) -> bytes:
         """The whole index as checksummed bytes (no pickle), for a file or a database."""
@@ -310,29 +371,29 @@ class BM25Index:
             state = tidied(self._state, all=True)
             with self._swap:
                 self._state = state
-            return packing.pack(state, settings=self._settings())
+            return storage.pack(state, settings=self._settings())
 
     @classmethod
     def from_bytes(
         cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: Literal["auto"] | bool = "auto"
     ) -> BM25Index:
-        """What `to_bytes` wrote. Damage is a CorruptStoreError; another analyzer than the stored one a ConfigError."""
+        """The index of `to_bytes`. Damaged bytes raise CorruptStoreError; a different analyzer raises ConfigError."""
         if not isinstance(data, bytes | bytearray | memoryview):
             validation.refuse("data", data, "the bytes that to_bytes gave")
-        state, settings = packing.unpack(data)
+        state, settings = storage.unpack(data)
         index = cls(
-            packing.checked_analyzer(settings["analyzer"], analyzer),
+            storage.checked_analyzer(settings["analyzer"], analyzer),
             k1=settings["k1"],
             b=settings["b"],
             weights=settings["weights"],
             accelerate=accelerate,
         )
-        index._adopt(state)
+        index._set_state(state)
         return index
 
     def save(self, path: str | Path, /) -> None:
-        """Write the index to a file, replacing an older one only when all is written."""
-        packing.write_file(path, self.to_bytes())
+        """Write the index to a file, atomically."""
+        storage.write_file(path, self.to_bytes())
 
     @classmethod
     def load(
@@ -343,7 +404,7 @@ class BM25Index:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "analyzer": packing.analyzer_settings(self.analyzer),
+            "analyzer": storage.analyzer_settings(self.analyzer),
             "k1": self.k1,
             "b": self.b,
             "weights": self.weights,

@@ -1,4 +1,4 @@
-"""Immutable postings in numpy: which rows hold a term, and how often. Built once, merged later, never changed."""
+"""Immutable postings in numpy: the rows of each term with their frequencies; built, merged, never changed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy.typing as npt
 
 _next_key = count().__next__
 
-__all__ = ["Codes", "Floats", "Ints", "Rows", "Segment", "Slice", "build", "merge"]
+__all__ = ["Codes", "Floats", "Ints", "RowNumbers", "Segment", "Slice", "build", "merge"]
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int32]
+RowNumbers = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 
 Slice = tuple[int, int, float, float]
-"""One term in a segment: where its postings begin and end, the highest frequency of its rows, their shortest length.
+"""One term in a segment: start and end of its postings, the highest frequency and the shortest length of its rows.
 
-The last two together bound what the term can add to any score.
+The last two give an upper bound of the term's contribution to a score.
 """
 
 _ABSENT: Slice = (0, 0, 0.0, 0.0)
@@ -35,15 +35,15 @@ _FEW = 1 << 22
 class Segment:
     """Postings of a range of rows: term `terms[i]` owns the slice `starts[i]:starts[i + 1]` of `rows` and `codes`.
 
-    Where nearly all terms occur, `terms` simply counts, and a term that does not occur has an empty slice.
+    When nearly all terms occur, `terms` is 0, 1, 2, …, and a term that does not occur has an empty slice.
 
-    A code stands for a pair of (weighted frequency, length of the row). There are few such pairs, so that a query
-    saturates each pair once and every posting is then one look-up in a small table: exact, and two bytes a posting.
+    A code is the number of a pair (weighted frequency, length of the row). There are few distinct pairs: a query
+    computes the saturation once per pair, and each posting is one table lookup. Exact, with two bytes per posting.
     """
 
     terms: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
-    rows: Rows
+    rows: RowNumbers
     codes: Codes
     frequencies: Floats
     lengths: Floats
@@ -53,7 +53,7 @@ class Segment:
     _views: tuple[memoryview, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Plain Python numbers come out of a memoryview several times faster than out of an array.
+        # Reading single numbers from a memoryview is several times faster than from an array.
         arrays: tuple[Any, ...] = (self.terms, self.starts, self.most, self.shortest)
         views = tuple(memoryview(array) for array in arrays)
         object.__setattr__(self, "_views", views)
@@ -62,7 +62,7 @@ class Segment:
         return len(self.rows)
 
     def find(self, wanted: Iterable[int], /) -> list[Slice]:
-        """Where each wanted term's postings are, and the bounds of its rows."""
+        """The slice of each term, with its bounds."""
         terms, starts, most, shortest = self._views
         size = len(terms)
         every = size > 0 and terms[size - 1] == size - 1
@@ -75,18 +75,23 @@ class Segment:
 
 
 def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -> Segment:
-    """A segment from (term, row) pairs in any order; equal pairs add their weights (1 each when None)."""
+    """A segment from (term, row) pairs in any order; equal pairs add their weights (1 each when None).
+
+    A pair whose weights add up to 0 or less is left out.
+    """
     keys = terms.astype(np.int64) << 32 | rows
     if weights is None:
         keys.sort()
     else:
-        order = keys.argsort(kind="stable")  # stable: fields are always added up in the same order
+        order = keys.argsort(kind="stable")  # stable: fields are always added in the same order
         keys, weights = keys[order], weights[order]
-    first = _firsts(keys)
+    first = _run_starts(keys)
     if weights is None:
         amounts = np.diff(np.append(first, len(keys))).astype(np.float64)
     else:
         amounts = np.add.reduceat(weights, first) if len(first) else np.zeros(0)
+        here = amounts > 0
+        first, amounts = first[here], amounts[here]
     keys = keys[first]
     row = (keys & 0xFFFFFFFF).astype(np.int32)
     frequencies, by_frequency = _distinct(amounts)
@@ -98,7 +103,7 @@ def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -
 
 
 def _distinct(values: Floats) -> tuple[Floats, Ints]:
-    """The distinct values, ascending, and the place of each among them. Halves are counted, which beats sorting."""
+    """The distinct values, ascending, and the index of each. Multiples of 0.5 are counted: faster than sorting."""
     halves = (values * 2).astype(np.int64)
     if not len(values) or halves.max() > _FEW or not np.array_equal(halves, values * 2):
         found, places = np.unique(values, return_inverse=True)
@@ -108,7 +113,7 @@ def _distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def _numbered(values: Ints, limit: int) -> tuple[Ints, Codes]:
-    """The distinct values below the limit, ascending, and for each value its place among them."""
+    """The distinct values below the limit, ascending, and the index of each."""
     if limit > _FEW:
         found, places = np.unique(values, return_inverse=True)
         return found, places.astype(_code_type(len(found)))
@@ -120,7 +125,7 @@ def _numbered(values: Ints, limit: int) -> tuple[Ints, Codes]:
 
 
 def merge(segments: Sequence[Segment], /, *, alive: npt.NDArray[np.bool_] | None = None) -> Segment:
-    """One segment from several whose row ranges ascend, without the rows that are not alive."""
+    """One segment from several with ascending row ranges, without deleted rows."""
     both = np.concatenate([segment.frequencies + 1j * segment.lengths for segment in segments])
     pairs, places = np.unique(both, return_inverse=True)
     codes = places.astype(_code_type(len(pairs)))
@@ -143,34 +148,34 @@ def merge(segments: Sequence[Segment], /, *, alive: npt.NDArray[np.bool_] | None
     return _assemble(terms[order], rows, np.concatenate(all_codes)[order], pairs.real.copy(), pairs.imag.copy())
 
 
-def _assemble(terms: Ints, rows: Rows, codes: Codes, frequencies: Floats, lengths: Floats) -> Segment:
+def _assemble(terms: Ints, rows: RowNumbers, codes: Codes, frequencies: Floats, lengths: Floats) -> Segment:
     """The segment of postings that are already sorted by term and row."""
-    first = _firsts(terms)
+    first = _run_starts(terms)
     names = terms[first].astype(np.int32)
     counts = np.diff(np.append(first, len(terms)))
     most, shortest = np.zeros(0), np.zeros(0)
     if len(first):
         most = np.maximum.reduceat(frequencies[codes], first)
         shortest = np.minimum.reduceat(lengths[codes], first)
-        if int(names[-1]) < 2 * len(names):  # nearly all terms: a row for each, so that its number is its place
-            names, counts, most, shortest = _spread(names, counts, most, shortest)
+        if int(names[-1]) < 2 * len(names):  # nearly all terms occur: one slot per term, so that lookup needs no search
+            names, counts, most, shortest = _dense(names, counts, most, shortest)
     starts = np.append(0, counts.cumsum()).astype(np.int64)
     return Segment(names, starts, rows, codes, frequencies, lengths, most, shortest)
 
 
-def _spread(names: Rows, *columns: Any) -> Any:
-    """Columns with a row for every number up to the last name, 0 where there was none."""
+def _dense(names: RowNumbers, *columns: Any) -> Any:
+    """Columns with a slot for every number up to the last term, 0 where it does not occur."""
     size = int(names[-1]) + 1
-    spread = [np.arange(size, dtype=np.int32)]
+    dense = [np.arange(size, dtype=np.int32)]
     for column in columns:
         whole = np.zeros(size, column.dtype)
         whole[names] = column
-        spread.append(whole)
-    return spread
+        dense.append(whole)
+    return dense
 
 
-def _firsts(values: Ints) -> npt.NDArray[np.intp]:
-    """Where each run of equal values begins."""
+def _run_starts(values: Ints) -> npt.NDArray[np.intp]:
+    """The start of each run of equal values."""
     return np.flatnonzero(np.concatenate((np.ones(min(len(values), 1), bool), values[1:] != values[:-1])))
 
 

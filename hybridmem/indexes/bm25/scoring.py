@@ -1,55 +1,67 @@
-"""The inner loops of BM25 in numpy: always there, and the reference for the compiled ones.
+"""BM25 scoring in numpy: query plans, kernels, and the choice between numpy and compiled kernels.
 
 A term adds `w · f·(k1+1) / (f + (c0 + c1·|D|))` with w = IDF · its count in the query, c0 = k1·(1−b) and
-c1 = k1·b/avgdl. Terms are added heaviest first, so that a score has the same bits however it was reached.
+c1 = k1·b/avgdl. Terms are added in order of falling weight, so that a score has the same bits on every path.
 """
 
 from __future__ import annotations
 
 import heapq
+import importlib.util
+import logging
 import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hybridmem.core import validation
+from hybridmem.core.forks import guard
 from hybridmem.core.types import Hits
-from hybridmem.indexes.bm25.postings import Codes, Floats, Rows, Segment
+from hybridmem.errors import MissingExtraError
+from hybridmem.indexes.bm25.postings import Codes, Floats, RowNumbers, Segment
 from hybridmem.indexes.bm25.state import State
 
 __all__ = [
     "SLACK",
-    "Curve",
     "Flags",
+    "KernelChoice",
     "Kernels",
-    "Lists",
-    "Part",
-    "Plan",
+    "QueryPlan",
+    "Saturation",
+    "SegmentPlan",
+    "TermPostings",
     "coverage",
+    "document_frequency",
     "find",
-    "holding",
+    "frequencies",
     "idf",
     "order",
     "plan",
 ]
 
 _MANY = 256
-"""More rows than this are cut down to k before they are sorted."""
+"""More rows than this are reduced to k before they are sorted."""
+_COMPILED_FROM = 50_000
+"""With this many rows, compiled kernels save more time than importing numba takes (about 1 s)."""
+
+log = logging.getLogger(__name__)
 
 
-def idf(count: int, holding: int, /) -> float:
+def idf(count: int, frequency: int, /) -> float:
     """ln(1 + (N − n + 0.5)/(n + 0.5)): never negative, never zero."""
-    return math.log(1 + (count - holding + 0.5) / (holding + 0.5))
+    return math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
 
 
-class Lists(NamedTuple):
-    """The wanted terms in one segment or the tail. Bounds are for a weight of 1; dead rows are in the postings."""
+class TermPostings(NamedTuple):
+    """Postings of the query's terms in one segment or the tail. Bounds are for weight 1; deleted rows are included."""
 
-    rows: Rows
+    rows: RowNumbers
     codes: Codes
     table: Floats
     lows: list[int]
@@ -58,9 +70,9 @@ class Lists(NamedTuple):
     living: list[int]
 
 
-def find(state: State, numbers: list[int], curve: Curve, /) -> list[Lists]:
-    """Where the postings of the wanted terms are, and how many living rows hold each."""
-    lists: list[Lists] = []
+def find(state: State, numbers: list[int], curve: Saturation, /) -> list[TermPostings]:
+    """The postings of the terms in every segment, with the number of live rows of each term."""
+    lists: list[TermPostings] = []
     for segment in state.segments:
         slices = segment.find(numbers)
         lows = [low for low, _, _, _ in slices]
@@ -68,21 +80,21 @@ def find(state: State, numbers: list[int], curve: Curve, /) -> list[Lists]:
         if not any(highs):
             continue
         bounds = [curve.at(most, shortest) if high else 0.0 for _, high, most, shortest in slices]
-        if state.deaths is None:
+        if state.tombstones is None:
             living = [high - low for low, high, _, _ in slices]
         else:
             living = [
-                state.deaths.count(segment, number, low, high) if high else 0
+                state.tombstones.count(segment, number, low, high) if high else 0
                 for number, (low, high, _, _) in zip(numbers, slices, strict=True)
             ]
-        lists.append(Lists(segment.rows, segment.codes, curve.table(segment), lows, highs, bounds, living))
+        lists.append(TermPostings(segment.rows, segment.codes, curve.table(segment), lows, highs, bounds, living))
     if state.size > state.tail.start:
         lists.extend(_tail(state, numbers, curve))
     return lists
 
 
-def _tail(state: State, numbers: list[int], curve: Curve) -> Iterator[Lists]:
-    """The same for the tail, whose lists become arrays here: they are short."""
+def _tail(state: State, numbers: list[int], curve: Saturation) -> Iterator[TermPostings]:
+    """The same for the tail, whose (short) lists are converted to arrays."""
     found, frequencies = state.tail.find(numbers, state.size)
     highs = list(accumulate(map(len, found)))
     if not highs or not highs[-1]:
@@ -92,27 +104,27 @@ def _tail(state: State, numbers: list[int], curve: Curve) -> Iterator[Lists]:
     values = np.fromiter(chain.from_iterable(frequencies), np.float64, highs[-1])
     table = curve.at(values, state.lengths[rows])
     codes = np.arange(len(rows), dtype=np.uint16 if len(rows) <= 1 << 16 else np.uint32)
-    alive = np.ones(len(rows), bool) if state.deaths is None else state.deaths.alive[rows]
+    alive = np.ones(len(rows), bool) if state.tombstones is None else state.tombstones.alive[rows]
     ends = list(zip(lows, highs, strict=True))
     bounds = [float(table[low:high].max()) if low < high else 0.0 for low, high in ends]
     living = [int(np.count_nonzero(alive[low:high])) for low, high in ends]
-    yield Lists(rows, codes, table, lows, highs, bounds, living)
+    yield TermPostings(rows, codes, table, lows, highs, bounds, living)
 
 
-def holding(state: State, term: str, curve: Curve, /) -> tuple[int, list[Lists]]:
-    """How many living rows hold one term, and where."""
+def document_frequency(state: State, term: str, curve: Saturation, /) -> tuple[int, list[TermPostings]]:
+    """The document frequency of a term, and its postings."""
     number = state.vocabulary.get(term)
     lists = [] if number is None else find(state, [number], curve)
     return sum(part.living[0] for part in lists), lists
 
 
-def coverage(state: State, terms: list[str], curve: Curve, rows: list[int], /) -> list[float]:
-    """Of each row, the share of the terms' IDF that it holds; of a row below 0, none."""
+def coverage(state: State, terms: list[str], curve: Saturation, rows: list[int], /) -> list[float]:
+    """The share of the terms' total IDF that each row contains; 0 for a negative row number."""
     wanted = np.array(rows, np.int32)
     covered = np.zeros(len(wanted))
     total = 0.0
     for term in terms:
-        living, lists = holding(state, term, curve)
+        living, lists = document_frequency(state, term, curve)
         weight = idf(state.count, living)
         total += weight
         for part in lists:
@@ -122,11 +134,11 @@ def coverage(state: State, terms: list[str], curve: Curve, rows: list[int], /) -
     return shares
 
 
-def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | None:
-    """The query's known terms, heaviest first: the order in which contributions are added up, always the same."""
+def plan(state: State, query: Mapping[str, float], curve: Saturation, /) -> QueryPlan | None:
+    """The plan of a query: its indexed terms in order of falling weight; None when no term is indexed."""
     number_of = state.vocabulary.get
-    known = [(term, number) for term in query if (number := number_of(term)) is not None]
-    lists = find(state, [number for _, number in known], curve)
+    indexed = [(term, number) for term in query if (number := number_of(term)) is not None]
+    lists = find(state, [number for _, number in indexed], curve)
     if not lists:
         return None
     living = lists[0].living if len(lists) == 1 else list(map(sum, zip(*(part.living for part in lists), strict=True)))
@@ -134,7 +146,7 @@ def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | No
     ranked = sorted(
         [
             (-idf(count, held) * query[term], term, i)
-            for i, ((term, _), held) in enumerate(zip(known, living, strict=True))
+            for i, ((term, _), held) in enumerate(zip(indexed, living, strict=True))
             if held
         ]
     )
@@ -143,17 +155,48 @@ def plan(state: State, query: Mapping[str, float], curve: Curve, /) -> Plan | No
     weights = [-weight for weight, _, _ in ranked]
     places = [i for _, _, i in ranked]
     parts = [_part(part, places, weights) for part in lists]
-    return Plan([term for _, term, _ in ranked], np.array(weights), parts)
+    return QueryPlan([term for _, term, _ in ranked], np.array(weights), parts)
 
 
-def _part(part: Lists, places: list[int], weights: list[float]) -> Part:
+def _part(part: TermPostings, places: list[int], weights: list[float]) -> SegmentPlan:
     slices = np.array([[part.lows[i] for i in places], [part.highs[i] for i in places]], np.int64)
     bounds = np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)])
-    return Part(part.rows, part.codes, part.table, slices[0], slices[1], bounds)
+    return SegmentPlan(part.rows, part.codes, part.table, slices[0], slices[1], bounds)
 
 
-def order(rows: Rows, scores: Floats, state: State, /, *, k: int) -> Hits:
-    """The k best as ids and scores: by score, then the newer, then the smaller id."""
+def frequencies(state: State, plan: QueryPlan, rows: npt.NDArray[np.intp], /) -> Iterator[Floats]:
+    """The frequency of each of the plan's terms in these rows (in any order; 0 for a negative row number)."""
+    ascending = rows.argsort()
+    wanted = rows[ascending]
+    numbers = [state.vocabulary[term] for term in plan.terms]
+    tail = state.tail.find(numbers, state.size)
+    for term, number in enumerate(numbers):
+        found = np.zeros(len(rows))
+        for segment in state.segments:
+            [(low, high, _, _)] = segment.find([number])
+            at, hit = _matches(segment.rows[low:high], wanted)
+            found[hit] = segment.frequencies[segment.codes[low:high][at]]
+        at, hit = _matches(np.array(tail[0][term], np.int32), wanted)
+        found[hit] = np.array(tail[1][term])[at]
+        held = np.empty(len(rows))
+        held[ascending] = found
+        yield held
+
+
+def _matches(rows: RowNumbers, wanted: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions in `rows` (ascending) of the wanted rows that are among them, and positions of those in `wanted`."""
+    if not len(rows):
+        return _NO_ROWS, _NO_ROWS
+    at = rows.searchsorted(wanted)
+    hit = (rows.take(at, mode="clip") == wanted).nonzero()[0]
+    return at[hit], hit
+
+
+_NO_ROWS = np.zeros(0, np.intp)
+
+
+def order(rows: RowNumbers, scores: Floats, state: State, /, *, k: int) -> Hits:
+    """The k best as ids and scores: by score, then newer first, then the smaller id."""
     ids = state.ids
     if len(rows) > max(k, _MANY):
         kept = _first(scores, rows, state, k)
@@ -169,8 +212,8 @@ def order(rows: Rows, scores: Floats, state: State, /, *, k: int) -> Hits:
     return Hits(list(map(ids.__getitem__, rows[:k].tolist())), scores[:k].tolist())
 
 
-def _first(scores: Floats, rows: Rows, state: State, k: int) -> npt.NDArray[np.intp]:
-    """Which k to keep. Of many equal scores the newest, of those as old as each other the smallest ids."""
+def _first(scores: Floats, rows: RowNumbers, state: State, k: int) -> npt.NDArray[np.intp]:
+    """The positions of the k best; among equal scores the newest, then the smallest ids."""
     kept, tied = _split(scores, np.arange(len(scores)), k)
     if len(kept) + len(tied) > k:
         newest, tied = _split(state.stamps[rows[tied]], tied, k - len(kept))
@@ -182,7 +225,7 @@ def _first(scores: Floats, rows: Rows, state: State, k: int) -> npt.NDArray[np.i
 
 
 def _split(values: Floats, places: npt.NDArray[np.intp], k: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The places of the values above the k-th largest, and of those equal to it."""
+    """The positions of values above the k-th largest, and of those equal to it."""
     limit = np.partition(values, len(values) - k)[len(values) - k]
     return places[values > limit], places[values == limit]
 
@@ -190,15 +233,15 @@ def _split(values: Floats, places: npt.NDArray[np.intp], k: int) -> tuple[npt.ND
 Flags = npt.NDArray[np.bool_]
 
 _FEW = 8192
-"""So many postings are cheaper to add up than to think about."""
+"""Up to this many postings are added without checking bounds first."""
 
 SLACK = 1 + 1e-9
-"""Bounds are widened by this much, so that a rounded-off last bit never prunes a real hit."""
+"""Bounds are multiplied by this, so that a rounding error never prunes a hit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """The saturation of one moment: k1 + 1, k1·(1−b) and k1·b/avgdl."""
+class Saturation:
+    """The saturation function for the current avgdl: k1 + 1, k1·(1−b) and k1·b/avgdl."""
 
     gain: float
     flat: float
@@ -217,45 +260,45 @@ class Curve:
         return found
 
 
-class Part(NamedTuple):
+class SegmentPlan(NamedTuple):
     """The query's postings in one segment (or the tail): term i has the slice `lows[i]:highs[i]`."""
 
-    rows: Rows
+    rows: RowNumbers
     codes: Codes
     table: Floats
-    """What a posting of this code adds, times the term's weight."""
+    """The contribution of a posting by its code, before the term's weight."""
     lows: npt.NDArray[np.int64]
     highs: npt.NDArray[np.int64]
     bounds: Floats
-    """No row of this part gets more than `bounds[i]` from term i."""
+    """Upper bound of the contribution of term i to any row of this segment."""
 
 
-class Plan(NamedTuple):
-    """A query's known terms, heaviest first, with their weights (IDF · count in the query) and postings."""
+class QueryPlan(NamedTuple):
+    """A query's indexed terms by falling weight (IDF · count in the query), with their postings."""
 
     terms: list[str]
     weights: Floats
-    parts: list[Part]
+    parts: list[SegmentPlan]
 
     @property
     def ends(self) -> list[int]:
-        """How many postings the terms up to and including each one have."""
+        """Cumulative number of postings of the terms."""
         counts = sum((part.highs - part.lows for part in self.parts[1:]), self.parts[0].highs - self.parts[0].lows)
         ends: list[int] = counts.cumsum().tolist()
         return ends
 
 
 class Kernels:
-    """The loops of a query in numpy, a handful of whole-array operations; a faster kind may replace each of them."""
+    """Query kernels in numpy; `NumbaKernels` overrides them."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
-    def best(self, plan: Plan, /, *, k: int, size: int, fit: Flags | None) -> tuple[Rows, Floats]:
-        """Rows (below `size`, and fit) and their scores: the k best and all that tie with them, perhaps others.
+    def best(self, plan: QueryPlan, /, *, k: int, size: int, mask: Flags | None) -> tuple[RowNumbers, Floats]:
+        """Rows (below `size`, and in `mask`) and their scores: the k best, all that tie with them, perhaps others.
 
-        Terms are added heaviest first. As soon as the k-th best sum exceeds all that the remaining terms could give,
-        no new row can reach the k best: the remaining lists, the longest, are only looked up for rows in play.
+        Terms are added by falling weight. When the k-th best sum exceeds the bound of all remaining terms, no new row
+        can reach the k best: the remaining (longest) postings are only looked up for the candidate rows.
         """
         rest = _suffix(plan.parts)
         ends = plan.ends
@@ -266,34 +309,34 @@ class Kernels:
         while used < total:
             first = used
             used += 1
-            # Take more terms at once while they could not outweigh the others anyway, or cost next to nothing.
+            # Take more terms at once while they cannot end the loop, or have few postings.
             while used < total and (ends[used - 1] < k or rest[0] < 2 * rest[used] or ends[used] < _FEW):
                 used += 1
             touched = self.add(plan, first, used, scores, touched)
             if used < total:
-                floor = self.kth(touched, scores, fit, k)
+                floor = self.kth(touched, scores, mask, k)
                 if floor > rest[used]:
-                    rows, sums = _in_play(touched, scores, fit, floor - rest[used])
+                    rows, sums = _candidates(touched, scores, mask, floor - rest[used])
                     rows, sums = self.complete(plan, used, rows, sums, rest, floor)
                     break
         else:
-            rows, sums = _in_play(touched, scores, fit, 0.0)
+            rows, sums = _candidates(touched, scores, mask, 0.0)
         scores[touched] = 0.0
-        self._local.scores = scores  # only now: after an exception it would not be clean
+        self._local.scores = scores  # only on success: after an exception it would not be zero
         return rows, sums
 
     def _take_scratch(self, size: int) -> Floats:
-        """Zeros with a slot per row, kept from this thread's last query where possible."""
+        """Zeros with a slot per row, reused from this thread's last query where possible."""
         scores: Floats | None = self._local.__dict__.pop("scores", None)
         return scores if scores is not None and len(scores) >= size else np.zeros(size + size // 4 + 64)
 
-    def look_up(self, plan: Plan, rows: Rows, /) -> Floats:
+    def look_up(self, plan: QueryPlan, rows: RowNumbers, /) -> Floats:
         """The scores of the given rows (ascending), 0 where nothing matches."""
         return self.complete(plan, 0, rows, np.zeros(len(rows)), [0.0] * len(plan.terms), 0.0)[1]
 
-    def add(self, plan: Plan, first: int, last: int, scores: Floats, touched: Rows, /) -> Rows:
-        """Add terms to the scores of all their rows; the rows touched before, and those touched now."""
-        slices: list[tuple[Part, slice, float]] = [
+    def add(self, plan: QueryPlan, first: int, last: int, scores: Floats, touched: RowNumbers, /) -> RowNumbers:
+        """Add terms to the scores of all their rows; returns all touched rows."""
+        slices: list[tuple[SegmentPlan, slice, float]] = [
             (part, slice(int(part.lows[term]), int(part.highs[term])), float(plan.weights[term]))
             for term in range(first, last)
             for part in plan.parts
@@ -311,13 +354,13 @@ class Kernels:
             fresh = fresh[np.concatenate((fresh[:1] >= 0, fresh[1:] != fresh[:-1]))]
         return np.concatenate((touched, fresh)) if len(touched) else fresh
 
-    def kth(self, touched: Rows, scores: Floats, fit: Flags | None, k: int, /) -> float:
-        """The k-th largest score of the fit rows, or 0 when there are fewer."""
-        return _kth(scores[touched if fit is None else touched[fit[touched]]], k)
+    def kth(self, touched: RowNumbers, scores: Floats, mask: Flags | None, k: int, /) -> float:
+        """The k-th largest score of the allowed rows, or 0 when there are fewer."""
+        return _kth(scores[touched if mask is None else touched[mask[touched]]], k)
 
     def complete(
-        self, plan: Plan, used: int, rows: Rows, sums: Floats, rest: list[float], floor: float, /
-    ) -> tuple[Rows, Floats]:
+        self, plan: QueryPlan, used: int, rows: RowNumbers, sums: Floats, rest: list[float], floor: float, /
+    ) -> tuple[RowNumbers, Floats]:
         """Add the terms from `used` on to the sums of rows (ascending), dropping those that cannot reach the floor."""
         for term in range(used, len(plan.terms)):
             if floor:
@@ -328,36 +371,89 @@ class Kernels:
         return rows, sums
 
 
-def _suffix(parts: list[Part], /) -> list[float]:
-    """What the terms from i on can add to any row at most."""
+def _suffix(parts: list[SegmentPlan], /) -> list[float]:
+    """Upper bounds of the sum of the terms from i on."""
     bounds = parts[0].bounds if len(parts) == 1 else np.maximum.reduce([part.bounds for part in parts])
     return [*((bounds[::-1] * SLACK).cumsum()[::-1]).tolist(), 0.0]
 
 
-def _in_play(touched: Rows, scores: Floats, fit: Flags | None, least: float) -> tuple[Rows, Floats]:
-    """The fit rows with at least that much, ascending."""
+def _candidates(touched: RowNumbers, scores: Floats, mask: Flags | None, least: float) -> tuple[RowNumbers, Floats]:
+    """The allowed rows with a score of at least `least`, ascending."""
     sums = scores[touched]
     if least > 0:
         keep = sums >= least
         touched, sums = touched[keep], sums[keep]
-    if fit is not None:
-        keep = fit[touched]
+    if mask is not None:
+        keep = mask[touched]
         touched, sums = touched[keep], sums[keep]
     order = touched.argsort()
     return touched[order], sums[order]
 
 
-def _look_up(part: Part, term: int, weight: float, rows: Rows, sums: Floats) -> None:
+def _look_up(part: SegmentPlan, term: int, weight: float, rows: RowNumbers, sums: Floats) -> None:
     """Add the term to `sums[i]` for each of the given rows that holds it."""
     low, high = int(part.lows[term]), int(part.highs[term])
     if low == high or not len(rows):
         return
     held = part.rows[low:high]
     at = held.searchsorted(rows)
-    hit = (held.take(at, mode="clip") == rows).nonzero()[0]  # a row beyond the last one held is not that one
+    hit = (held.take(at, mode="clip") == rows).nonzero()[0]  # positions beyond the end are clipped and do not match
     if len(hit):
         sums[hit] += weight * part.table[part.codes[low:high][at[hit]]]
 
 
 def _kth(sums: Floats, k: int) -> float:
     return float(np.partition(sums, len(sums) - k)[len(sums) - k]) if len(sums) >= k else 0.0
+
+
+_PLAIN = Kernels()
+
+
+@lru_cache(maxsize=1)
+def compiled_kernels() -> Kernels:
+    from hybridmem.indexes.bm25.compiled import NumbaKernels
+
+    kernels = NumbaKernels()
+    kernels.warm()
+    return kernels
+
+
+class KernelChoice:
+    """Chooses the kernels of an index. With "auto", numba is loaded in the background for large indexes."""
+
+    def __init__(self, accelerate: Literal["auto"] | bool) -> None:
+        if not isinstance(accelerate, bool) and (not isinstance(accelerate, str) or accelerate != "auto"):
+            validation.refuse("accelerate", accelerate, "'auto', True, False")
+        self._lock = guard(threading.Lock())
+        self._ready: Kernels | None = _PLAIN if accelerate is False else None
+        self._warming = False
+        if accelerate is True:
+            try:
+                self._ready = compiled_kernels()
+            except ImportError as error:
+                raise MissingExtraError("fast", needs="numba") from error
+
+    def choose(self, state: State, /) -> Kernels:
+        """The kernels for a query on this state."""
+        if self._ready is not None:
+            return self._ready
+        if state.size >= _COMPILED_FROM and not self._warming:
+            self._warm()
+        return self._ready or _PLAIN
+
+    def _warm(self) -> None:
+        with self._lock:
+            if self._warming:
+                return
+            self._warming = True
+        if importlib.util.find_spec("numba") is None:
+            self._ready = _PLAIN
+            return
+        threading.Thread(target=self._load, name="hybridmem-numba").start()
+
+    def _load(self) -> None:
+        try:
+            self._ready = compiled_kernels()
+        except Exception:
+            log.debug("numba cannot be loaded; numpy kernels are used", exc_info=True)
+            self._ready = _PLAIN

@@ -1,4 +1,4 @@
-"""What a BM25 index is at one moment: a value that readers take hold of while writers make the next one."""
+"""Immutable state of a BM25 index: rows, tombstones, vocabulary, segments and the tail of recent rows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hybridmem.indexes.bm25.postings import Floats, Rows, Segment, build
+from hybridmem.indexes.bm25.postings import Floats, RowNumbers, Segment, build
 
-__all__ = ["Deaths", "Selection", "Selections", "State", "Tail", "Vocabulary", "grown", "units"]
+__all__ = ["Selection", "SelectionCache", "State", "Tail", "Tombstones", "Vocabulary", "grown", "units"]
 
 _KEPT = 16
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows of a set of ids, as of `size` rows: ascending, some of them perhaps dead by now."""
+    """The rows of a set of ids among the first `size` rows, ascending; may include deleted rows."""
 
     allowed: Set[str]
-    rows: Rows
+    rows: RowNumbers
     size: int
     epoch: int
 
     @classmethod
     def of(cls, allowed: Set[str], where: Mapping[str, int], state: State, /) -> Selection:
-        """Look up the smaller side in the larger one."""
+        """The selection of `allowed` ids in a state."""
         if len(allowed) <= len(where):
             found = [where[name] for name in allowed if name in where]
         else:
@@ -36,7 +36,7 @@ class Selection:
         return cls(allowed, np.sort(np.array(found, np.int32)), state.size, state.epoch)
 
     def extended(self, state: State, /) -> Selection:
-        """With the rows that came since."""
+        """The selection with the rows added since."""
         if state.size == self.size:
             return self
         new = [row for row in range(self.size, state.size) if state.ids[row] in self.allowed]
@@ -50,41 +50,41 @@ class Selection:
         mask[self.rows] = True
         return mask
 
-    def fit(self, alive: npt.NDArray[np.bool_] | None, /) -> npt.NDArray[np.bool_]:
-        """True for each of the rows that is alive."""
+    def live_mask(self, alive: npt.NDArray[np.bool_] | None, /) -> npt.NDArray[np.bool_]:
+        """True for each of the rows that is not deleted."""
         return self.mask if alive is None else self.mask & alive[: self.size]
 
     def is_few(self, postings: int, terms: int, /) -> bool:
-        """Whether looking these rows up in each term's list is cheaper than walking the lists."""
+        """Whether lookups of these rows are cheaper than scanning the postings."""
         return len(self.rows) * terms * 8 < postings
 
 
-class Selections:
-    """The last few selections. Only frozen sets are remembered: another set may have changed since."""
+class SelectionCache:
+    """The most recent selections. Only frozensets are cached: other sets may change."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Selection] = {}
 
     def get(self, allowed: Set[str], /) -> Selection | None:
-        """The selection of this very set."""
+        """The selection of this set object."""
         found = self._kept.get(id(allowed))
         return found if found is not None and found.allowed is allowed else None
 
     def keep(self, allowed: Set[str], selection: Selection, /) -> None:
-        """Remember it, forgetting the oldest."""
+        """Cache a selection and drop the oldest."""
         if not isinstance(allowed, frozenset) or self._kept.get(id(allowed)) is selection:
             return
         kept = dict(list(self._kept.items())[-_KEPT + 1 :])
         kept[id(allowed)] = selection
-        self._kept = kept  # swapped whole: readers need no lock
+        self._kept = kept  # replaced as a whole: readers need no lock
 
 
 _UNIT = 1 << 40
-"""Lengths are added up as whole numbers of 2⁻⁴⁰, so that the average does not depend on the order of writes."""
+"""Lengths are summed as integers of 2⁻⁴⁰, so that the average does not depend on the order of writes."""
 
 
 class Vocabulary(dict[str, int]):
-    """Term → number; an unseen term gets the next one. It only grows, so that readers need no lock."""
+    """Term → number; a new term gets the next number. It only grows, so that readers need no lock."""
 
     def __missing__(self, term: str) -> int:
         number = self[term] = len(self)
@@ -92,7 +92,7 @@ class Vocabulary(dict[str, int]):
 
 
 class Tail:
-    """The newest rows, not yet in a segment. Lists only grow: a reader stops at the rows its state knows."""
+    """The newest rows, not yet in a segment. Lists only grow: a reader stops at the size of its state."""
 
     __slots__ = ("postings", "start")
 
@@ -107,11 +107,11 @@ class Tail:
             if found is None:
                 self.postings[term] = [row], [frequency]
             else:
-                found[1].append(frequency)  # before the row: a reader that sees the row finds its frequency
+                found[1].append(frequency)  # before the row, so that a reader of the row finds its frequency
                 found[0].append(row)
 
     def cut(self, size: int, /) -> Tail:
-        """A tail of only the rows below `size`: what was there before a write that failed half-way."""
+        """The tail without the rows from `size` on: undoes a failed write."""
         tail = Tail(self.start)
         for term, (rows, frequencies) in self.postings.items():
             count = bisect_left(rows, size)
@@ -120,11 +120,11 @@ class Tail:
         return tail
 
     def find(self, wanted: Sequence[int], size: int, /) -> tuple[list[list[int]], list[list[float]]]:
-        """Of each wanted term: its rows below `size`, and their frequencies."""
+        """The rows below `size` of each term, and their frequencies."""
         rows: list[list[int]] = []
         frequencies: list[list[float]] = []
         for term in wanted:
-            found = self.postings.get(term, _NOTHING)
+            found = self.postings.get(term, _NO_POSTINGS)
             count = bisect_left(found[0], size)
             rows.append(found[0][:count])
             frequencies.append(found[1][:count])
@@ -143,30 +143,30 @@ class Tail:
         return build(np.array(terms, np.int64), np.array(rows, np.int64), np.array(weights), lengths)
 
 
-_NOTHING: tuple[list[int], list[float]] = ([], [])
+_NO_POSTINGS: tuple[list[int], list[float]] = ([], [])
 
 
 @dataclass(frozen=True, slots=True)
-class Deaths:
-    """Which rows are still alive, and (found out on demand) how many of a term's rows are.
+class Tombstones:
+    """Which rows are not deleted, and how many of a term's rows are not (counted on demand).
 
-    Counts are kept from one state to the next: they hold for the time before the rows `since` died.
+    Counts are shared by successive states: they were taken before the rows in `since` were deleted.
     """
 
     alive: npt.NDArray[np.bool_]
-    since: Rows = field(default_factory=lambda: np.zeros(0, np.int32))
+    since: RowNumbers = field(default_factory=lambda: np.zeros(0, np.int32))
     counts: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def after(self, gone: list[int], size: int, /) -> Deaths:
-        """With these rows dead too, and room for `size` rows."""
+    def after(self, gone: list[int], size: int, /) -> Tombstones:
+        """With these rows deleted as well, and room for `size` rows."""
         alive = np.ones(size, bool)
         alive[: len(self.alive)] = self.alive
         alive[gone] = False
         since = np.sort(np.append(self.since, np.array(gone, np.int32)))
-        return Deaths(alive, since, self.counts) if len(since) <= _RECENT else Deaths(alive)
+        return Tombstones(alive, since, self.counts) if len(since) <= _RECENT else Tombstones(alive)
 
     def count(self, segment: Segment, term: int, low: int, high: int, /) -> int:
-        """How many of a term's rows in a segment are alive."""
+        """The number of a term's rows in a segment that are not deleted."""
         rows = segment.rows[low:high]
         places = rows.searchsorted(self.since)
         places[places == len(rows)] = 0
@@ -183,13 +183,13 @@ _RECENT = 256
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One moment of the index. Arrays may be longer than `size`: what lies beyond belongs to later states."""
+    """An immutable state of the index. Arrays may be longer than `size`: the rest belongs to later states."""
 
     ids: list[str]
     size: int
     lengths: Floats
     stamps: Floats
-    deaths: Deaths | None
+    tombstones: Tombstones | None
     count: int
     total: int
     vocabulary: Vocabulary
@@ -197,7 +197,7 @@ class State:
     tail: Tail
     watermark: int = 0
     epoch: int = 0
-    """Rows keep their number within an epoch; throwing out many dead rows begins a new one."""
+    """Row numbers are stable within an epoch; compaction starts a new one."""
 
     @classmethod
     def empty(cls, *, epoch: int = 0) -> State:
@@ -206,17 +206,17 @@ class State:
 
     @property
     def average(self) -> float:
-        """The mean length (avgdl) of the living rows; 0 when there are none."""
+        """The mean length (avgdl) of the rows; 0 when there are none."""
         return self.total / _UNIT / self.count if self.count else 0.0
 
     def without(self, rows: Iterable[int], /) -> State:
-        """The next state, in which these (living) rows are dead."""
+        """The next state, with these rows deleted."""
         gone = list(rows)
         if not gone:
             return self
-        deaths = (self.deaths or Deaths(np.zeros(0, bool))).after(gone, len(self.lengths))
+        tombstones = (self.tombstones or Tombstones(np.zeros(0, bool))).after(gone, len(self.lengths))
         total = self.total - units(self.lengths[gone])
-        return replace(self, deaths=deaths, count=self.count - len(gone), total=total)
+        return replace(self, tombstones=tombstones, count=self.count - len(gone), total=total)
 
 
 def units(lengths: Floats, /) -> int:

@@ -1,4 +1,4 @@
-"""A BM25 index as bytes, and in a file."""
+"""Serialisation of a BM25 index to bytes and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridmem.errors import ConfigError, CorruptStoreError
 from hybridmem.indexes.arrays import Array, from_bytes, pack_texts, to_bytes, unpack_texts
 from hybridmem.indexes.bm25.documents import AnyAnalyzer
 from hybridmem.indexes.bm25.postings import Segment
-from hybridmem.indexes.bm25.state import Deaths, State, Tail, Vocabulary, grown
+from hybridmem.indexes.bm25.state import State, Tail, Tombstones, Vocabulary, grown
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["analyzer_settings", "checked_analyzer", "pack", "unpack", "write_file"]
@@ -22,13 +22,13 @@ _ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most",
 
 
 def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
-    """The state (its tail already in segments) and what is needed to read it again."""
+    """The bytes of a state (whose tail is already in segments) and of the index settings."""
     columns: dict[str, Array] = {
         "lengths": state.lengths[: state.size],
         "stamps": state.stamps[: state.size],
     }
-    if state.deaths is not None:
-        columns["alive"] = state.deaths.alive[: state.size]
+    if state.tombstones is not None:
+        columns["alive"] = state.tombstones.alive[: state.size]
     columns |= pack_texts("ids", state.ids[: state.size]) | pack_texts("vocabulary", list(state.vocabulary))
     for i, segment in enumerate(state.segments):
         columns.update({f"{i}.{name}": getattr(segment, name) for name in _ARRAYS})
@@ -43,9 +43,9 @@ def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
-    """What `pack` wrote, or CorruptStoreError: never a part of it."""
+    """The state and settings that `pack` wrote; damaged bytes raise CorruptStoreError."""
     head, columns = from_bytes(_MAGIC, data, what="BM25 index")
-    deaths = Deaths(columns["alive"].copy()) if "alive" in columns else None
+    tombstones = Tombstones(columns["alive"].copy()) if "alive" in columns else None
     ids, terms = unpack_texts("ids", columns), unpack_texts("vocabulary", columns)
     size = len(ids)
     segments = tuple(
@@ -56,7 +56,7 @@ def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
         size=size,
         lengths=grown(columns["lengths"].copy(), max(size, 16)),
         stamps=grown(columns["stamps"].copy(), max(size, 16)),
-        deaths=deaths,
+        tombstones=tombstones,
         count=head["count"],
         total=int(head["total"]),
         vocabulary=Vocabulary(zip(terms, range(len(terms)), strict=True)),
@@ -68,28 +68,28 @@ def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
 
 
 def analyzer_settings(analyzer: AnyAnalyzer, /) -> dict[str, Any]:
-    """What is stored of an analyzer: its settings, or the name of the function it is."""
+    """The stored form of an analyzer: its settings, or the name of a function."""
     if isinstance(analyzer, Analyzer):
         return analyzer.to_dict()
     return {"custom": getattr(analyzer, "__qualname__", type(analyzer).__qualname__)}
 
 
 def checked_analyzer(stored: Mapping[str, Any], given: AnyAnalyzer | None, /) -> AnyAnalyzer:
-    """The analyzer of a stored index; ConfigError when the given one would make other terms."""
+    """The analyzer of a stored index; ConfigError when the given one differs."""
     if given is None:
         if "custom" in stored:
             raise ConfigError(f"the index was made with the function {stored['custom']!r}: pass it as analyzer=")
         try:
             return Analyzer.from_dict(stored)
         except ConfigError as error:
-            raise CorruptStoreError(f"the index is of another time and must be rebuilt: {error}") from error
+            raise CorruptStoreError(f"the index was written by an incompatible version; rebuild it: {error}") from error
     if analyzer_settings(given) != stored:
         raise ConfigError(f"the index was made with {stored}, not with {analyzer_settings(given)}: rebuild it")
     return given
 
 
 def write_file(path: str | Path, data: bytes, /) -> None:
-    """Write a file so that readers and crashes see the old one or the new one, never a part."""
+    """Replace a file atomically."""
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:

@@ -1,4 +1,4 @@
-"""From one state of a BM25 index to the next: rows appended, the tail put into segments, segments merged."""
+"""Updates of a BM25 state: appending rows, moving the tail into segments, merging and compacting segments."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridmem.indexes.bm25.documents import AnyAnalyzer, Document, readers, weigh
+from hybridmem.indexes.bm25.documents import ANSWERED, ASKED, AnyAnalyzer, Document, readers, weigh
 from hybridmem.indexes.bm25.postings import Floats, Ints, Segment, build, merge
 from hybridmem.indexes.bm25.state import State, Tail, Vocabulary, grown, units
 
 __all__ = ["appended", "compacted", "detached", "tidied"]
 
 _TAIL = 512
-"""So many rows may be in the tail."""
+"""Maximum number of rows in the tail."""
 _BULK = 64
-"""From so many documents on, a batch becomes a segment of its own."""
+"""A batch of at least this many documents becomes a segment."""
 _RATIO = 2
-"""A segment is merged with the one before it unless that is so many times larger."""
+"""A segment is merged with the one before it unless that is at least this many times larger."""
 
 
 def appended(
@@ -43,7 +43,10 @@ def _append_few(
     analyzer: AnyAnalyzer,
     weights: Mapping[str, float],
 ) -> State:
-    weighed = [weigh(document.fields, analyzer=analyzer, weights=weights) for document in documents]
+    weighed = [
+        weigh(document.fields, analyzer=analyzer, weights=weights, questions=document.questions)
+        for document in documents
+    ]
     state = _with_rows(state, documents, np.array([length for _, length in weighed]))
     start = state.size - len(documents)
     for row, (frequencies, _) in enumerate(weighed, start):
@@ -71,6 +74,10 @@ def _append_many(
         content = rows[~np.array(stops, bool)[terms]]
         lengths += weight * np.bincount(content, minlength=len(documents))
         pieces.append((terms, rows, weight))
+    for name, share in (("asked", ASKED), ("previous", ANSWERED)):
+        terms, rows = _tokens([getattr(document, name) for document in documents], vocabulary, analyzer)
+        if len(terms):
+            pieces.append((terms, rows, share * weights.get("text", 0.0)))
     state = _with_rows(state, documents, lengths)
     start = state.size - len(documents)
     segment = _segment(pieces, start, state.lengths)
@@ -78,13 +85,13 @@ def _append_many(
 
 
 def _tokens(texts: Sequence[str], vocabulary: Vocabulary, analyzer: AnyAnalyzer) -> tuple[Ints, Ints]:
-    """All tokens of a column of texts as two arrays: the term's number, and which text it is in."""
+    """All tokens of a column of texts as two arrays: term numbers and text numbers."""
     if not any(texts):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     all_terms, _ = readers(analyzer)
     number = vocabulary.__getitem__
     parts, counts = [], []
-    for begin in range(0, len(texts), 4096):  # lists of Python ints are large: a few thousand texts at a time
+    for begin in range(0, len(texts), 4096):  # in parts, because lists of Python ints are large
         flat: list[int] = []
         for text in texts[begin : begin + 4096]:
             terms = all_terms(text) if text else []
@@ -105,22 +112,22 @@ def _segment(pieces: Sequence[tuple[Ints, Ints, float]], start: int, lengths: Fl
 
 
 def _with_rows(state: State, documents: Sequence[Document], lengths: Floats) -> State:
-    """The state with room for, and the lengths and times of, new rows; nobody can find them yet."""
+    """The state with lengths and times of new rows; their postings are not added yet."""
     start, size = state.size, state.size + len(documents)
     all_lengths, stamps = grown(state.lengths, size), grown(state.stamps, size)
     all_lengths[start:size] = lengths
     stamps[start:size] = [document.stamp for document in documents]
-    deaths = state.deaths
-    if deaths is not None and len(deaths.alive) < len(all_lengths):
-        deaths = deaths.after([], len(all_lengths))
-    del state.ids[start:]  # what a write that failed half-way may have left
+    tombstones = state.tombstones
+    if tombstones is not None and len(tombstones.alive) < len(all_lengths):
+        tombstones = tombstones.after([], len(all_lengths))
+    del state.ids[start:]  # rows of a failed write
     state.ids.extend(document.id for document in documents)
     return replace(
         state,
         size=size,
         lengths=all_lengths,
         stamps=stamps,
-        deaths=deaths,
+        tombstones=tombstones,
         count=state.count + len(documents),
         total=state.total + units(lengths),
     )
@@ -132,7 +139,7 @@ def tidied(state: State, /, *, all: bool = False) -> State:
         segment = state.tail.to_segment(state.size, state.lengths)
         state = replace(state, segments=(*state.segments, segment), tail=Tail(state.size))
     segments = list(state.segments)
-    alive = None if state.deaths is None else state.deaths.alive
+    alive = None if state.tombstones is None else state.tombstones.alive
     while len(segments) > 1 and len(segments[-2]) < _RATIO * len(segments[-1]):
         last = segments.pop()
         segments.append(merge((segments.pop(), last), alive=alive))
@@ -140,7 +147,7 @@ def tidied(state: State, /, *, all: bool = False) -> State:
 
 
 def detached(state: State, /) -> State:
-    """The same content sharing only what never changes, so that both can go on separately."""
+    """A copy that shares only immutable data, so that both can be written to."""
     state = tidied(state, all=True)
     return replace(
         state,
@@ -153,10 +160,10 @@ def detached(state: State, /) -> State:
 
 
 def compacted(state: State, /) -> State | None:
-    """The living rows alone, numbered anew, once more than half of many rows are dead; otherwise None."""
-    if state.deaths is None or state.size < 2 * _TAIL or 2 * state.count >= state.size:
+    """The state without deleted rows, renumbered, when more than half of many rows are deleted; otherwise None."""
+    if state.tombstones is None or state.size < 2 * _TAIL or 2 * state.count >= state.size:
         return None
-    alive = state.deaths.alive[: state.size]
+    alive = state.tombstones.alive[: state.size]
     state = tidied(state, all=True)
     living = np.flatnonzero(alive)
     number = np.cumsum(alive) - 1
@@ -171,7 +178,7 @@ def compacted(state: State, /) -> State | None:
         size=len(living),
         lengths=grown(lengths, 16),
         stamps=grown(stamps, 16),
-        deaths=None,
+        tombstones=None,
         segments=segments,
         tail=Tail(len(living)),
         epoch=state.epoch + 1,

@@ -1,8 +1,8 @@
-"""SQLite's FTS5 behind our protocol: for those who have it already, or want the words in a file of their own.
+"""Lexical index on SQLite's FTS5, in memory or in a file.
 
 It differs from `BM25Index` in what SQLite fixes: k1 = 1.2, b = 0.75, its own stemmer, and
-IDF = ln((N − n + 0.5)/(n + 0.5)) clamped at 1e-6, so a term that half of the texts hold scores next to nothing.
-Use ranks or relative floors on its scores, never an absolute one.
+IDF = ln((N − n + 0.5)/(n + 0.5)) clamped at 1e-6: a term in half of the texts scores close to 0.
+Use ranks or relative floors on its scores, not absolute ones.
 """
 
 from __future__ import annotations
@@ -21,24 +21,33 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits
 from hybridmem.errors import CorruptStoreError, MissingExtraError
-from hybridmem.indexes.bm25 import documents as lexical
-from hybridmem.indexes.bm25.documents import Document, Source, as_document
+from hybridmem.indexes.bm25.documents import (
+    SOURCES,
+    WEIGHTS,
+    Document,
+    Source,
+    as_document,
+    check_allowed,
+    check_k,
+    checked_weights,
+    new_document,
+)
 from hybridmem.text.analyzer import Analyzer, cjk_runs, fold
 
 __all__ = ["FTS5Index"]
 
-_FIELDS = tuple(lexical.WEIGHTS)
+_FIELDS = tuple(WEIGHTS)
 _WORD = re.compile(r"[^\W_]+")
-_MOST = 2**62  # what SQLite counts to
+_MOST = 2**62  # below the largest integer of SQLite
 _MOST_WORDS = 512
-"""A query's further words are left out: SQLite has a limit, and nobody asks so much."""
+"""Further words of a query are ignored, because SQLite limits the size of an expression."""
 
 _COLUMNS = ", ".join(_FIELDS)
 _OLD = ", ".join(f"old.{name}" for name in _FIELDS)
 _NEW = ", ".join(f"new.{name}" for name in _FIELDS)
 
-# The words live in `documents`; the index only refers to them. Rows are updated in place: INSERT OR REPLACE would
-# delete without firing the trigger and leave the index corrupt.
+# The texts are stored in `documents`; the FTS5 table refers to them (external content). Rows are updated in place,
+# because INSERT OR REPLACE deletes without firing the trigger and corrupts the FTS5 table.
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS documents
   (row INTEGER PRIMARY KEY, name BLOB UNIQUE NOT NULL, stamp REAL NOT NULL, {_COLUMNS});
@@ -55,12 +64,12 @@ CREATE TRIGGER IF NOT EXISTS documents_changed AFTER UPDATE ON documents BEGIN
   INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', old.row, {_OLD});
   INSERT INTO words(rowid, {_COLUMNS}) VALUES (new.row, {_NEW});
 END;
-"""  # noqa: S608 - only our own column names are put in
+"""  # noqa: S608 - only our own column names are inserted
 _PUT = f"""
 INSERT INTO documents (name, stamp, {_COLUMNS}) VALUES (?, ?, {", ".join("?" * len(_FIELDS))})
 ON CONFLICT (name) DO UPDATE SET stamp = excluded.stamp, {", ".join(f"{name} = excluded.{name}" for name in _FIELDS)}
 RETURNING row
-"""  # noqa: S608 - only our own column names are put in
+"""  # noqa: S608 - only our own column names are inserted
 
 
 class FTS5Index:
@@ -80,8 +89,8 @@ class FTS5Index:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self.analyzer = Analyzer() if analyzer is None else analyzer
-        """Decides about stop words only: the rest is FTS5's own tokeniser."""
-        self.weights = lexical.checked_weights(weights)
+        """Used for stop words only; texts are tokenised by FTS5."""
+        self.weights = checked_weights(weights)
         self._lock = guard(threading.RLock())
         where = validation.file_path("path", path, "the name of a file, or ':memory:'")
         self._db = sqlite3.connect(where, check_same_thread=False, isolation_level=None, timeout=5.0)
@@ -113,15 +122,15 @@ class FTS5Index:
 
     def add(self, id: str, text: str, *, updated_at: datetime | float | None = None, **fields: str) -> None:
         """Add or replace one document."""
-        self._write([lexical.new_document(id, {"text": text, **fields}, updated_at)], self.watermark)
+        self._write([new_document(id, {"text": text, **fields}, updated_at)], self.watermark)
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace documents; readers see all of them or none."""
-        told = validation.listed("documents", documents, lexical.SOURCES)
-        self._write(list(map(as_document, told)), self.watermark)
+        sources = validation.listed("documents", documents, SOURCES)
+        self._write(list(map(as_document, sources)), self.watermark)
 
     def remove(self, id: str, /) -> bool:
-        """Take a document out; False when there was none."""
+        """Remove a document; False when there was none."""
         validation.text("id", id, "a str")
         with self._lock:
             known = id in self._rows
@@ -129,31 +138,31 @@ class FTS5Index:
             return known
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Follow the store's log, all of a batch in one transaction."""
-        steps: list[Document | str] = []
+        """Apply changes in order, in one transaction."""
+        operations: list[Document | str] = []
         watermark = self.watermark
         for change in changes:
             watermark = max(watermark, change.seq)
             if change.edge is not None:
                 continue
             if change.memory is None:
-                steps.append(change.id)
+                operations.append(change.id)
             elif change.text_changed or change.id not in self._rows:
-                steps.append(as_document(change.memory)._replace(id=change.id))
-        self._write(steps, watermark)
+                operations.append(as_document(change.memory)._replace(id=change.id))
+        self._write(operations, watermark)
 
-    def _write(self, steps: Sequence[Document | str], watermark: int) -> None:
-        """Documents are put, ids taken out."""
+    def _write(self, operations: Sequence[Document | str], watermark: int) -> None:
+        """Add or replace documents, remove ids."""
         with self._lock:
             rows: dict[str, int | None] = {}
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                for step in steps:
-                    if isinstance(step, str):
-                        self._db.execute("DELETE FROM documents WHERE name = ?", (_blob(step),))
-                        rows[step] = None
+                for operation in operations:
+                    if isinstance(operation, str):
+                        self._db.execute("DELETE FROM documents WHERE name = ?", (_blob(operation),))
+                        rows[operation] = None
                     else:
-                        rows[step.id] = self._put(step)
+                        rows[operation.id] = self._put(operation)
                 self._db.execute("INSERT OR REPLACE INTO state VALUES ('watermark', ?)", (watermark,))
                 self._db.execute("COMMIT")
             except BaseException:
@@ -167,7 +176,7 @@ class FTS5Index:
             self.watermark = watermark
 
     def _put(self, document: Document) -> int:
-        stamp = max(document.stamp, -1e300)  # a missing time is older than any other, and SQLite stores no -inf
+        stamp = max(document.stamp, -1e300)  # SQLite cannot store the -inf of a missing time
         texts = [_spaced(document.fields.get(name, "")) for name in _FIELDS]
         [(row,)] = self._db.execute(_PUT, (_blob(document.id), stamp, *texts)).fetchall()
         return int(row)
@@ -182,7 +191,7 @@ class FTS5Index:
 
     def search(self, query: str | Sequence[str], /, *, k: int = 10, allowed: Set[str] | None = None) -> Hits:
         """The k best documents that share a word with the query, among `allowed` when given."""
-        lexical.check_k(k)
+        check_k(k)
         match = self._match(query)
         if match is None:
             return Hits([], [])
@@ -191,11 +200,11 @@ class FTS5Index:
         if allowed is not None:
             where = "AND words.rowid IN (SELECT value FROM json_each(?))"
             with self._lock:
-                rows = [str([self._rows[name] for name in lexical.check_allowed(allowed) if name in self._rows])]
+                rows = [str([self._rows[name] for name in check_allowed(allowed) if name in self._rows])]
         sql = f"""
             SELECT name, -bm25(words, {", ".join("?" * len(_FIELDS))}) AS score
             FROM words JOIN documents ON row = words.rowid WHERE words MATCH ? {where}
-            ORDER BY score DESC, stamp DESC, name LIMIT ?"""  # noqa: S608 - only placeholders are put in
+            ORDER BY score DESC, stamp DESC, name LIMIT ?"""  # noqa: S608 - only placeholders are inserted
         with self._lock:
             found = self._db.execute(sql, (*weights, match, *rows, min(k, _MOST))).fetchall()
         return Hits([_text(name) for name, _ in found], [score for _, score in found])
@@ -212,7 +221,7 @@ class FTS5Index:
 
 
 def _spaced(text: str) -> str:
-    """Runs of CJK as bigrams with blanks between, since FTS5 would take a whole sentence as one word."""
+    """The text with CJK runs as bigrams separated by blanks: FTS5 would index a whole sentence as one word."""
     clean = text.encode("utf-8", "replace").decode().replace("\0", " ")
     if clean.isascii():
         return clean

@@ -1,4 +1,4 @@
-"""rank-bm25 behind our protocol (extra `rank-bm25`): to reproduce a ranking made with LangChain's BM25Retriever."""
+"""Lexical index on rank-bm25 (extra `rank-bm25`): reproduces rankings of LangChain's BM25Retriever."""
 
 from __future__ import annotations
 
@@ -15,8 +15,18 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits
 from hybridmem.errors import MissingExtraError
-from hybridmem.indexes.bm25 import documents as lexical
-from hybridmem.indexes.bm25.documents import AnyAnalyzer, Document, Source, as_document
+from hybridmem.indexes.bm25.documents import (
+    SOURCES,
+    WEIGHTS,
+    AnyAnalyzer,
+    Document,
+    Source,
+    as_document,
+    check_allowed,
+    check_k,
+    new_document,
+    readers,
+)
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["LIMIT", "Drift", "Frozen", "RankBM25Index", "Variant", "drift"]
@@ -29,23 +39,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How much of the vocabulary is shared: |indexed ∩ current| / |indexed ∪ current|."""
+    """Vocabulary drift of a frozen index: |indexed ∩ current| / |indexed ∪ current|."""
 
     jaccard: float
     added: int
-    """Terms that the frozen index does not know."""
+    """The number of current terms that are not indexed."""
     gone: int
-    """Terms that only the frozen index knows."""
+    """The number of indexed terms that are no longer current."""
     limit: float = LIMIT
 
     @property
     def flagged(self) -> bool:
-        """Whether it is time to rebuild."""
+        """Whether the index should be rebuilt."""
         return self.jaccard < self.limit
 
 
 def drift(indexed: Set[str], current: Set[str], /, *, limit: float = LIMIT) -> Drift:
-    """Compare two vocabularies; two empty ones are alike.
+    """Compare two vocabularies; two empty ones have a Jaccard of 1.
 
     >>> drift({"ana", "lisbon"}, {"ana", "porto"}).jaccard
     0.3333333333333333
@@ -56,7 +66,7 @@ def drift(indexed: Set[str], current: Set[str], /, *, limit: float = LIMIT) -> D
 
 
 class Frozen(Generic[T]):
-    """Holds a thing that is built as a whole: the old one serves until the new one is swapped in.
+    """Holds a value that is built as a whole: the old one is used until the new one replaces it.
 
     >>> frozen = Frozen(lambda: sum(range(4)))
     >>> frozen.current
@@ -70,17 +80,17 @@ class Frozen(Generic[T]):
 
     @property
     def current(self) -> T:
-        """What serves now. One attribute read, so a reader never sees half of a swap."""
+        """The current value: one attribute read, so replacement is atomic for readers."""
         return self._current
 
     def rebuild(self) -> T:
-        """Build anew and swap it in; two callers at once build one after the other. A failure leaves the old one."""
+        """Build a new value and replace the old one, which stays after a failure. Concurrent callers take turns."""
         with self._building:
             self._current = self._build()
             return self._current
 
-    def rebuild_aside(self) -> threading.Thread:
-        """Rebuild in a thread of its own, which is returned so that it can be waited for."""
+    def rebuild_in_background(self) -> threading.Thread:
+        """Rebuild in a thread, which is returned."""
         thread = threading.Thread(target=self.rebuild, name="hybridmem-rebuild")
         thread.start()
         return thread
@@ -92,7 +102,7 @@ _CLASSES = {"okapi": "BM25Okapi", "l": "BM25L", "plus": "BM25Plus"}
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """One build: rank-bm25's own object (None without any term) and what it knows."""
+    """One build: the object of rank-bm25 (None without any term) and its documents."""
 
     engine: Any
     ids: tuple[str, ...]
@@ -103,11 +113,11 @@ class _Built:
 
 
 class RankBM25Index:
-    """rank-bm25's Okapi, L or Plus. Slow, and built as a whole: for comparing and migrating, not for serving.
+    """rank-bm25's Okapi, L or Plus. Slow, and built as a whole: for comparison and migration, not for production.
 
-    `refresh="always"` rebuilds before a search when something changed; `refresh="drift"` goes on serving the old build
-    until the vocabularies drift apart (see `drift()`), and then rebuilds aside. Fields are joined without weights.
-    `pad=True` ranks documents that match nothing too, in rank-bm25's own order, as its `get_top_n` does.
+    `refresh="always"` rebuilds before a search when something changed; `refresh="drift"` searches the old build until
+    the vocabulary drift is flagged (see `drift()`), and then rebuilds in the background. Fields are joined without
+    weights. `pad=True` also ranks documents without a match, in the order of rank-bm25's `get_top_n`.
     """
 
     def __init__(
@@ -134,19 +144,19 @@ class RankBM25Index:
         self._documents: dict[str, tuple[list[str], float]] = {}
         self._version = 0
         self._frozen = Frozen(self._build)
-        self._aside: threading.Thread | None = None
+        self._background: threading.Thread | None = None
 
     # --- writing
 
     def add(self, id: str, text: str, *, updated_at: datetime | float | None = None, **fields: str) -> None:
         """Add or replace one document."""
-        self.add_many([lexical.new_document(id, {"text": text, **fields}, updated_at)])
+        self.add_many([new_document(id, {"text": text, **fields}, updated_at)])
 
     def add_many(self, documents: Iterable[Source], /) -> None:
         """Add or replace documents."""
         terms = {
             document.id: (self._terms(document), document.stamp)
-            for document in map(as_document, validation.listed("documents", documents, lexical.SOURCES))
+            for document in map(as_document, validation.listed("documents", documents, SOURCES))
         }
         with self._lock:
             for name in terms:
@@ -155,14 +165,14 @@ class RankBM25Index:
             self._version += 1
 
     def remove(self, id: str, /) -> bool:
-        """Take a document out; False when there was none."""
+        """Remove a document; False when there was none."""
         validation.text("id", id, "a str")
         with self._lock:
             self._version += 1
             return self._documents.pop(id, None) is not None
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Follow the store's log."""
+        """Apply changes in order."""
         batch = list(changes)
         with self._lock:
             for change in batch:
@@ -175,8 +185,8 @@ class RankBM25Index:
             self.watermark = max([self.watermark, *(change.seq for change in batch)])
 
     def _terms(self, document: Document) -> list[str]:
-        all_terms, _ = lexical.readers(self.analyzer)
-        return [term for name in lexical.WEIGHTS for term in all_terms(document.fields.get(name, ""))]
+        all_terms, _ = readers(self.analyzer)
+        return [term for name in WEIGHTS for term in all_terms(document.fields.get(name, ""))]
 
     # --- reading
 
@@ -188,7 +198,7 @@ class RankBM25Index:
 
     def search(self, query: str | Sequence[str], /, *, k: int = 10, allowed: Set[str] | None = None) -> Hits:
         """The k best documents that share a term with the query (or any, with `pad`), among `allowed` when given."""
-        lexical.check_k(k)
+        check_k(k)
         built = self._fresh()
         terms = self._query(query)
         if built.engine is None or not (terms or self.pad):
@@ -200,12 +210,12 @@ class RankBM25Index:
             holding: set[int] = set()
             holding.update(*(built.holding.get(term, frozenset()) for term in terms))
             rows = sorted(holding, key=lambda row: (-scores[row], -built.stamps[row], built.ids[row]))
-        inside = None if allowed is None else lexical.check_allowed(allowed)
+        inside = None if allowed is None else check_allowed(allowed)
         best = [row for row in rows if inside is None or built.ids[row] in inside][:k]
         return Hits([built.ids[row] for row in best], [float(scores[row]) for row in best])
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
-        """What rank-bm25 gives each id; 0 for an unknown one."""
+        """The score of each id; 0 for an unknown one."""
         ids, built = validation.texts("ids", ids), self._fresh()
         if built.engine is None:
             return [0.0] * len(ids)
@@ -217,16 +227,16 @@ class RankBM25Index:
             return validation.texts("query", query)
         return self.analyzer.query(query) if isinstance(self.analyzer, Analyzer) else self.analyzer(query)
 
-    # --- being frozen
+    # --- rebuilding
 
     def drift(self) -> Drift:
-        """How far the build that serves has drifted from the documents of the present."""
+        """The drift between the current build and the current documents."""
         with self._lock:
             current = {term for terms, _ in self._documents.values() for term in terms}
         return drift(set(self._frozen.current.holding), current)
 
     def rebuild(self) -> None:
-        """Build anew and swap it in."""
+        """Build from the current documents."""
         self._frozen.rebuild()
 
     @property
@@ -240,8 +250,8 @@ class RankBM25Index:
             return built
         if self.refresh == "always":
             return self._frozen.rebuild()
-        if (self._aside is None or not self._aside.is_alive()) and self.drift().flagged:
-            self._aside = self._frozen.rebuild_aside()
+        if (self._background is None or not self._background.is_alive()) and self.drift().flagged:
+            self._background = self._frozen.rebuild_in_background()
         return built
 
     def _build(self) -> _Built:

@@ -1,4 +1,4 @@
-"""Spreading activation over a still picture of the graph: neighbour = activation · weight · decay, best path wins."""
+"""Spreading activation over a snapshot of the graph: neighbour = activation · weight · decay, the best path wins."""
 
 from __future__ import annotations
 
@@ -14,34 +14,43 @@ import numpy.typing as npt
 
 from hybridmem.core import validation
 from hybridmem.core.types import Activation, Hits
-from hybridmem.indexes.graph.adjacency import Floats, Ints, Rows
-from hybridmem.indexes.graph.threads import Links
+from hybridmem.indexes.graph.adjacency import CompressedRows, Floats, Ints
 
-__all__ = ["Front", "Picture", "Weights", "among", "highest", "join", "peaks", "strongest"]
+__all__ = [
+    "Frontier",
+    "GraphSnapshot",
+    "ThreadLinks",
+    "Weights",
+    "among",
+    "highest",
+    "join",
+    "peaks",
+    "strongest",
+]
 
 
-class Front(NamedTuple):
-    """Activations on their way: at which node, from which seed, how much, and which entry of the log each is."""
+class Frontier(NamedTuple):
+    """Activations of one hop in columns: the node, the seed, the value, and the position in the log of hops."""
 
     node: Ints
     origin: Ints
     value: Floats
     at: Ints
 
-    def take(self, places: npt.NDArray[Any]) -> Front:
-        """Only these of them."""
-        return Front(self.node[places], self.origin[places], self.value[places], self.at[places])
+    def take(self, places: npt.NDArray[Any]) -> Frontier:
+        """The activations at these positions."""
+        return Frontier(self.node[places], self.origin[places], self.value[places], self.at[places])
 
 
-def join(fronts: Sequence[Front]) -> Front:
-    """One after the other."""
-    if len(fronts) == 1:
-        return fronts[0]
-    return Front(*map(np.concatenate, zip(*fronts, strict=True)))
+def join(frontiers: Sequence[Frontier]) -> Frontier:
+    """Concatenate frontiers."""
+    if len(frontiers) == 1:
+        return frontiers[0]
+    return Frontier(*map(np.concatenate, zip(*frontiers, strict=True)))
 
 
 _BUFFERS: deque[tuple[Floats, Ints]] = deque(maxlen=4)
-"""Scratch space by node number, all zero between uses: clearing what was touched is cheaper than a new array."""
+"""Scratch arrays by node number, all zero between uses: clearing the used part is cheaper than a new array."""
 
 
 def _borrow(size: int) -> tuple[Floats, Ints]:
@@ -54,17 +63,18 @@ def _borrow(size: int) -> tuple[Floats, Ints]:
     return best, slot
 
 
-def strongest(front: Front, *, size: int, rivals: bool) -> Ints:
-    """Places of each node's highest activation, the first of equals; with `rivals` also of the best from another seed.
+def strongest(frontier: Frontier, *, size: int, rivals: bool) -> Ints:
+    """Positions of each node's highest activation (the first of equals).
 
-    A seed whose best activation is its own needs the rival; and so does everyone on the way to a seed.
+    With `rivals` also the highest from a different seed: a seed receives no activation from itself, so the second best
+    must be kept on every path that leads to a seed.
     """
     best, slot = _borrow(size)
-    first = _winners(front.node, front.value, np.arange(len(front.node)), best, slot)
+    first = _winners(frontier.node, frontier.value, np.arange(len(frontier.node)), best, slot)
     if rivals and len(first):
-        slot[front.node[first]] = first
-        other = (front.origin != front.origin[slot[front.node]]).nonzero()[0]
-        second = _winners(front.node[other], front.value[other], other, best, slot)
+        slot[frontier.node[first]] = first
+        other = (frontier.origin != frontier.origin[slot[frontier.node]]).nonzero()[0]
+        second = _winners(frontier.node[other], frontier.value[other], other, best, slot)
         first = np.concatenate((first, second))
         first.sort()
     _BUFFERS.append((best, slot))
@@ -76,13 +86,13 @@ def _winners(nodes: Ints, values: Floats, places: Ints, best: Floats, slot: Ints
     top = (values == best[nodes]).nonzero()[0]
     best[nodes] = 0.0
     nodes, places = nodes[top], places[top]
-    slot[nodes[::-1]] = places[::-1]  # of equals the first stays: it is written last
+    slot[nodes[::-1]] = places[::-1]  # of equal values the first is kept: it is written last
     won: Ints = places[slot[nodes] == places]
     return won
 
 
 def highest(node: Ints, value: Floats, most: int) -> Ints:
-    """Places of the `most` highest values; of equals at the edge the older nodes."""
+    """Positions of the `most` highest values; among equal values older nodes are preferred."""
     floor = np.partition(value, -most)[-most]
     above = (value > floor).nonzero()[0]
     level = (value == floor).nonzero()[0]
@@ -93,7 +103,7 @@ def highest(node: Ints, value: Floats, most: int) -> Ints:
 
 
 def peaks(node: Ints, value: Floats, *, size: int) -> tuple[Ints, Floats]:
-    """Each node once, with its highest value."""
+    """Each distinct node with its highest value."""
     best, slot = _borrow(size)
     first = _winners(node, value, np.arange(len(node)), best, slot)
     _BUFFERS.append((best, slot))
@@ -101,7 +111,7 @@ def peaks(node: Ints, value: Floats, *, size: int) -> tuple[Ints, Floats]:
 
 
 def among(node: Ints, others: Ints, *, size: int) -> npt.NDArray[np.bool_]:
-    """Which of these nodes are among the others."""
+    """A mask of the nodes that are among the others."""
     mark, slot = _borrow(size)
     mark[others] = 1.0
     found: npt.NDArray[np.bool_] = mark[node] > 0
@@ -111,13 +121,21 @@ def among(node: Ints, others: Ints, *, size: int) -> npt.NDArray[np.bool_]:
 
 
 _Reached = tuple[Ints, Ints, Floats]
-"""What a hop reaches: from which place of the front, which node, with what activation."""
+"""Result of one hop: position in the frontier, reached node, activation."""
 
 _NONE: Ints = np.empty(0, np.intp)
 
 
+class ThreadLinks(NamedTuple):
+    """A snapshot of all threads: the next and previous node (-1 for none), and whether a node asks a question."""
+
+    after: npt.NDArray[np.int32]
+    before: npt.NDArray[np.int32]
+    asks: npt.NDArray[np.bool_]
+
+
 class Weights(NamedTuple):
-    """What a hop over an implicit edge is worth; explicit and metadata edges carry their own weights."""
+    """Weights of implicit edges; explicit and metadata edges carry their own weights."""
 
     thread: float
     answers: float
@@ -126,24 +144,25 @@ class Weights(NamedTuple):
 
 
 _PRUNE = 2048
-"""Activations from which on only the best of each node go on: below it, following all is cheaper than choosing."""
+"""Above this number of activations only the best of each node continue; below it, pruning costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The graph as it was at one moment; implements `hybridmem.core.types.Graph`. Safe to use from any thread.
+class GraphSnapshot:
+    """An immutable snapshot of the graph; implements `hybridmem.core.types.Graph`. Safe to use from any thread.
 
-    `numbers` and `ids` go on growing with the index: a node numbered `count` or above is not in this picture.
+    `numbers` and `ids` are shared with the index and keep growing: nodes from number `count` on are not part of this
+    snapshot.
     """
 
     count: int
     ids: Sequence[str]
     numbers: Mapping[str, int]
     alive: npt.NDArray[np.bool_]
-    chains: Links
-    links: Rows
-    entities_of: Rows
-    members_of: Rows
+    threads: ThreadLinks
+    links: CompressedRows
+    entities_of: CompressedRows
+    members_of: CompressedRows
     entity_count: int
     labels: Sequence[str]
     entity_names: Sequence[str]
@@ -157,11 +176,10 @@ class Picture:
     def spread(
         self, seeds: Mapping[str, float], /, *, hops: int = 2, decay: float = 0.5, include_seeds: bool = False
     ) -> dict[str, float]:
-        """What each neighbour receives: the best over walks of at most `hops` edges of seed · Π(weight · decay).
+        """The activation of each neighbour: the maximum over walks of at most `hops` edges of seed · Π(weight · decay).
 
-        A seed is in the result only with `include_seeds`, and then with what OTHER seeds bring to it.
-        Seeds that are not in the graph, or whose value is not above 0, bring nothing. Of more than `max_reached`
-        neighbours only the most activated are told (and all seeds).
+        Seeds are in the result only with `include_seeds`, with the activation from OTHER seeds. Seeds that are not in
+        the graph or not above 0 are ignored. At most `max_reached` neighbours (and all seeds) are returned.
         """
         _check(hops, decay)
         start = self._start(seeds)
@@ -170,44 +188,44 @@ class Picture:
             others = ~among(node, start.node, size=self.count)
             node, value = node[others], value[others]
         if len(node) > self.max_reached:
-            worth = np.where(among(node, start.node, size=self.count), np.inf, value)  # seeds are always told
+            worth = np.where(among(node, start.node, size=self.count), np.inf, value)  # seeds are always kept
             kept = highest(node, worth, self.max_reached)
             node, value = node[kept], value[kept]
-        found = dict(zip(map(self.ids.__getitem__, node.tolist()), value.tolist(), strict=True))
-        if not include_seeds and len(start.node) < len(seeds):  # a seed of no value passes nothing, but is a seed
+        activated = dict(zip(map(self.ids.__getitem__, node.tolist()), value.tolist(), strict=True))
+        if not include_seeds and len(start.node) < len(seeds):  # a seed that is not above 0 is still a seed
             for key in seeds:
-                found.pop(key, None)
-        return found
+                activated.pop(key, None)
+        return activated
 
     def paths(
         self, seeds: Mapping[str, float], targets: Sequence[str], /, *, hops: int = 2, decay: float = 0.5
     ) -> dict[str, Activation]:
-        """The winning path to each target, for receipts: highest value, then fewest hops, then the earlier seed."""
+        """The best path to each target, for receipts: highest value, then fewest hops, then the earlier seed."""
         _check(hops, decay)
-        front = state = self._start(seeds)
-        log, size = [front], len(front.node)
+        frontier = state = self._start(seeds)
+        log, size = [frontier], len(frontier.node)
         for _ in range(hops):
-            if not len(front.node):
+            if not len(frontier.node):
                 break
-            joined = join([state, self._step(front, decay)])
+            joined = join([state, self._step(frontier, decay)])
             kept = strongest(joined, size=self.count, rivals=True)
             fresh = joined.take(kept[kept >= len(state.node)])
-            log.append(fresh)  # here `at` is where it came from
-            front = fresh._replace(at=np.arange(size, size + len(fresh.node)))
+            log.append(fresh)  # in the log `at` is the position of the previous hop
+            frontier = fresh._replace(at=np.arange(size, size + len(fresh.node)))
             size += len(fresh.node)
-            state = join([state.take(kept[kept < len(state.node)]), front])
-        return self._told(state, join(log), targets)
+            state = join([state.take(kept[kept < len(state.node)]), frontier])
+        return self._best_paths(state, join(log), targets)
 
     def items(self, keys: Sequence[str], /) -> list[Any]:
-        """The items behind keys that no arm had found; None where unknown."""
+        """The items of these keys; None where unknown."""
         return [None] * len(keys) if self.fetch is None else self.fetch(keys)
 
     # --- the arm
 
     def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
-        """The k most activated memories: seeds (scaled so that the best is 1) and what they remind of.
+        """The k most activated memories: seeds (scaled so that the best is 1) and their neighbours.
 
-        A seed counts with the larger of its own value and what other seeds bring to it. Ties: by id.
+        A seed scores the larger of its own value and its activation from other seeds. Ties: by id.
         """
         if type(k) is not int or k < 1:
             validation.integer("k", k, "a whole number from 1 up", low=1)
@@ -217,20 +235,20 @@ class Picture:
         start = self._start({key: value / top for key, value in finite.items()})
         node, value = self._reached(start, hops, decay, rivals=True)
         node, value = peaks(np.concatenate((start.node, node)), np.concatenate((start.value, value)), size=self.count)
-        if len(node) > k:  # name only those that can be among the k best
+        if len(node) > k:  # only nodes that can be among the k best
             floor = np.partition(value, -k)[-k]
             able = (value >= floor).nonzero()[0]
             node, value = node[able], value[able]
         pairs = sorted(zip((-value).tolist(), map(self.ids.__getitem__, node.tolist()), strict=True))[:k]
         return Hits([key for _, key in pairs], [-negative for negative, _ in pairs])
 
-    def only(self, allowed: Set[str] | None, /) -> Picture:
-        """The same picture in which only these ids receive and pass activation (None: all)."""
+    def only(self, allowed: Set[str] | None, /) -> GraphSnapshot:
+        """The same snapshot, restricted: only these ids receive and pass activation (None: all)."""
         return self if allowed is None else replace(self, allowed=allowed)
 
-    # --- inside
+    # --- one hop
 
-    def _start(self, seeds: Mapping[str, float]) -> Front:
+    def _start(self, seeds: Mapping[str, float]) -> Frontier:
         get, allowed = self.numbers.get, self.allowed
         if allowed is not None:
             seeds = {key: value for key, value in seeds.items() if key in allowed}
@@ -240,55 +258,55 @@ class Picture:
         known = known[self.alive[node[known]]]
         if len(known) < len(node):
             node, value = node[known], value[known]
-        return Front(node, node, value, np.arange(len(node)))
+        return Frontier(node, node, value, np.arange(len(node)))
 
-    def _step(self, front: Front, decay: float) -> Front:
-        """One hop from every activation of the front, over every kind of edge; `at` says from which entry."""
+    def _step(self, frontier: Frontier, decay: float) -> Frontier:
+        """One hop from the frontier over every kind of edge; `at` is the position of the previous hop."""
         parts = [
             part
             for part in (
-                self._along_threads(front, decay),
-                self._along_links(front, decay),
-                self._along_entities(front, decay),
+                self._along_threads(frontier, decay),
+                self._along_links(frontier, decay),
+                self._along_entities(frontier, decay),
             )
             if part is not None
         ]
         if not parts:
-            return front.take(_NONE)
+            return frontier.take(_NONE)
         which, node, value = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if self.allowed is not None:
             ids, allowed = self.ids, self.allowed
             open_ = np.fromiter((ids[i] in allowed for i in node.tolist()), np.bool_, len(node))
             which, node, value = which[open_], node[open_], value[open_]
-        return Front(node, front.origin[which], value, front.at[which])
+        return Frontier(node, frontier.origin[which], value, frontier.at[which])
 
-    def _along_threads(self, front: Front, decay: float) -> _Reached | None:
+    def _along_threads(self, frontier: Frontier, decay: float) -> _Reached | None:
         thread, answers, *_ = self.weights
         if thread <= 0:
             return None
-        after, before, asks = self.chains
-        plain = answered = front.value * (thread * decay)
+        after, before, asks = self.threads
+        plain = answered = frontier.value * (thread * decay)
         if answers != 1:
-            answered = np.where(asks[front.node], front.value * (thread * answers * decay), plain)
-        node = np.concatenate((after[front.node], before[front.node]))
-        there = (node.view(np.uint32) < self.count).nonzero()[0]  # read as unsigned, -1 is beyond every node
-        return there % len(front.node), node[there].astype(np.intp), np.concatenate((answered, plain))[there]
+            answered = np.where(asks[frontier.node], frontier.value * (thread * answers * decay), plain)
+        node = np.concatenate((after[frontier.node], before[frontier.node]))
+        there = (node.view(np.uint32) < self.count).nonzero()[0]  # as unsigned numbers, -1 is above every node
+        return there % len(frontier.node), node[there].astype(np.intp), np.concatenate((answered, plain))[there]
 
-    def _along_links(self, front: Front, decay: float) -> _Reached | None:
+    def _along_links(self, frontier: Frontier, decay: float) -> _Reached | None:
         if not self.links:
             return None
-        which, node, weight = self.links.expand(front.node)
-        alive = self.alive[node]  # an edge may point at what is not there (yet, or any more)
+        which, node, weight = self.links.expand(frontier.node)
+        alive = self.alive[node]  # an edge may point to a missing memory
         if not alive.all():
             which, node, weight = which[alive], node[alive], weight[alive]
-        return which, node, front.value[which] * (weight * decay)
+        return which, node, frontier.value[which] * (weight * decay)
 
-    def _along_entities(self, front: Front, decay: float) -> _Reached | None:
-        """Over what memories share: shared / √(n - 1) for an entity of n memories, nothing beyond max_fanout."""
+    def _along_entities(self, frontier: Frontier, decay: float) -> _Reached | None:
+        """Hops over shared entities: weight shared / √(n - 1) for an entity of n memories, 0 above max_fanout."""
         if not self.entities_of:
             return None
-        which, entity, _ = self.entities_of.expand(front.node)
-        shared = Front(entity, front.origin[which], front.value[which], which)
+        which, entity, _ = self.entities_of.expand(frontier.node)
+        shared = Frontier(entity, frontier.origin[which], frontier.value[which], which)
         shared = shared.take(strongest(shared, size=self.entity_count, rivals=True))
         size = self.members_of.degree(shared.node)
         useful = ((size > 1) & (size <= self.weights.max_fanout)).nonzero()[0]
@@ -297,38 +315,38 @@ class Picture:
         member_of, node, _ = self.members_of.expand(through.node)
         return through.at[member_of], node, through.value[member_of] * (weight[member_of] * decay)
 
-    def _reached(self, start: Front, hops: int, decay: float, *, rivals: bool) -> tuple[Ints, Floats]:
+    def _reached(self, start: Frontier, hops: int, decay: float, *, rivals: bool) -> tuple[Ints, Floats]:
         """Each node's highest activation from a seed other than itself."""
-        front, state = start, [start]
+        frontier, state = start, [start]
         for hop in range(hops):
-            if not len(front.node):
+            if not len(frontier.node):
                 break
-            front = self._step(front, decay)
-            state.append(front)
-            if hop < hops - 1 and (len(front.node) > _PRUNE or hop > 0):  # echoes would go to and fro for ever
+            frontier = self._step(frontier, decay)
+            state.append(frontier)
+            if hop < hops - 1 and (len(frontier.node) > _PRUNE or hop > 0):  # else they go back and forth
                 known = sum(len(part.node) for part in state[:-1])
                 joined = join(state)
                 kept = strongest(joined, size=self.count, rivals=rivals)
-                front, state = joined.take(kept[kept >= known]), [joined.take(kept)]
+                frontier, state = joined.take(kept[kept >= known]), [joined.take(kept)]
         node, origin, value, _ = join(state)
         foreign = ((node != origin) & (value > 0)).nonzero()[0]
         return peaks(node[foreign], value[foreign], size=self.count)
 
-    def _told(self, state: Front, log: Front, targets: Sequence[str]) -> dict[str, Activation]:
+    def _best_paths(self, state: Frontier, log: Frontier, targets: Sequence[str]) -> dict[str, Activation]:
         foreign = state.take(((state.node != state.origin) & (state.value > 0)).nonzero()[0])
         foreign = foreign.take(strongest(foreign, size=self.count, rivals=False))
         entry = dict(zip(foreign.node.tolist(), foreign.at.tolist(), strict=True))
-        told = {}
+        best = {}
         for key in targets:
             at = entry.get(self.numbers.get(key, -1))
             if at is not None:
-                told[key] = self._path(at, log)
-        return told
+                best[key] = self._path(at, log)
+        return best
 
-    def _path(self, at: int, log: Front) -> Activation:
-        """Back from an entry of the log to its seed."""
+    def _path(self, at: int, log: Frontier) -> Activation:
+        """Follow the log from this position back to the seed."""
         value, hops, nodes = float(log.value[at]), 0, [int(log.node[at])]
-        while int(log.at[at]) != at:  # a seed is its own origin in the log
+        while int(log.at[at]) != at:  # a seed refers to itself
             at, hops = int(log.at[at]), hops + 1
             nodes.append(int(log.node[at]))
         nodes.reverse()
@@ -338,14 +356,14 @@ class Picture:
         return Activation(value, hops, tuple(path))
 
     def label(self, first: int, second: int) -> str:
-        """The name of the heaviest edge from one node to another."""
+        """The label of the heaviest edge from one node to another."""
         edges = [(slot.weight, self.labels[slot.label // 2]) for slot in self.links.row(first) if slot.target == second]
         shared = {slot.target for slot in self.entities_of.row(second)}
         for entity in (slot.target for slot in self.entities_of.row(first)):
             size = int(self.members_of.degree(np.array([entity], np.intp))[0])
             if entity in shared and 1 < size <= self.weights.max_fanout:
                 edges.append((self.weights.shared / math.sqrt(size - 1), f"entity {self.entity_names[entity]}"))
-        after, before, asks = self.chains
+        after, before, asks = self.threads
         if int(after[first]) == second:
             edges.append((self.weights.thread * (self.weights.answers if asks[first] else 1.0), "thread"))
         if int(before[first]) == second:

@@ -1,4 +1,4 @@
-"""Who is next to whom: big immutable numpy rows with a small live tail, and columns that copy only when they must."""
+"""Adjacency lists: immutable compressed rows with a small tail of recent changes, and copy-on-write columns."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Adjacency", "Column", "Floats", "Ints", "Rows", "Slot", "Slots"]
+__all__ = ["Adjacency", "Column", "CompressedRows", "Floats", "Ints", "Slot", "Slots"]
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 
 _TAIL = 4096
-"""How many live changes are kept beside the arrays: few enough to copy in microseconds, enough to merge rarely."""
+"""Maximum number of recent changes kept beside the arrays: copying them takes microseconds, merging is rare."""
 
 _FEW = 64
-"""In a small graph fewer: merging costs little there, and walking over arrays is faster than over the tail."""
+"""The maximum in a small graph: merging is cheap there, and reading arrays is faster than reading the tail."""
 
 _NONE: Ints = np.empty(0, np.intp)
 _NO_WEIGHTS: Floats = np.empty(0, np.float64)
@@ -31,10 +31,10 @@ class Slot(NamedTuple):
     label: int
 
 
-class Rows:
-    """A still picture of an adjacency: compressed rows, minus `cut` slots, plus a `tail` of later ones.
+class CompressedRows:
+    """A snapshot of an adjacency: compressed rows, without the `cut` slots, plus a `tail` of later ones.
 
-    Row r holds slots starts[r] … starts[r+1]; rows that were never filled are empty.
+    Row r holds slots starts[r] … starts[r+1]; rows beyond the end are empty.
     """
 
     __slots__ = ("cut", "labels", "rows", "starts", "tail", "targets", "weights")
@@ -85,7 +85,7 @@ class Rows:
 
     def _expand_tail(self, rows: Ints) -> tuple[list[int], list[Slot]]:
         tail = self.tail
-        if len(rows) > 4 * len(tail):  # a wide frontier: find the few rows that have a tail without visiting all
+        if len(rows) > 4 * len(tail):  # a wide frontier: select the few rows with a tail without a loop over all
             places: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(tail, np.intp, len(tail)))).tolist()
             found = [(place, tail[int(rows[place])]) for place in places]
         else:
@@ -127,17 +127,17 @@ class Rows:
 
 
 class Adjacency:
-    """Rows that can be changed. `freeze` gives a picture that later changes never touch."""
+    """Mutable rows. `freeze` returns a snapshot that later changes do not affect."""
 
     __slots__ = ("_cut", "_frozen", "_rows", "_shared", "_size", "_tail")
 
-    def __init__(self, rows: Rows | None = None) -> None:
+    def __init__(self, rows: CompressedRows | None = None) -> None:
         self._rows = rows or _whole(np.zeros(2, np.int64), Slots.of([]))
         self._tail: dict[int, tuple[Slot, ...]] = {}
         self._cut: set[int] = set()
         self._size = 0  # slots in the tail
-        self._shared = False  # a picture holds the tail: copy it before the next change
-        self._frozen: Rows | None = None
+        self._shared = False  # a snapshot refers to the tail: copy it before the next change
+        self._frozen: CompressedRows | None = None
 
     def __len__(self) -> int:
         return len(self._rows.targets) + self._size - len(self._cut)
@@ -147,11 +147,11 @@ class Adjacency:
         self._touch()
         self._tail[row] = (*self._tail.get(row, ()), slot)
         self._size += 1
-        if self._size > max(_TAIL, len(self._rows.targets) // 4):  # a bulk load: merge now and then, ever more rarely
+        if self._size > max(_TAIL, len(self._rows.targets) // 4):  # during a bulk load merges become rarer
             self._merge()
 
     def remove(self, row: int, target: int, label: int) -> bool:
-        """Take the slot with this target and label out of a row; False if there was none."""
+        """Remove the slot with this target and label from a row; False if there is none."""
         late = self._tail.get(row, ())
         for place, slot in enumerate(late):
             if slot.target == target and slot.label == label:
@@ -179,14 +179,14 @@ class Adjacency:
         """The slots of one row, oldest first."""
         if row >= self._rows.rows or self._rows.starts[row] == self._rows.starts[row + 1]:
             return list(self._tail.get(row, ()))
-        return self._picture().row(row)
+        return self._snapshot().row(row)
 
-    def freeze(self) -> Rows:
-        """The rows as they are now: costs nothing when nothing has changed, and no copy of the arrays ever."""
+    def freeze(self) -> CompressedRows:
+        """A snapshot of the rows. The arrays are never copied."""
         if self._frozen is None:
             if self._size + len(self._cut) > min(_TAIL, max(_FEW, len(self._rows.targets) // 16)):
                 self._merge()
-            self._frozen = self._picture()
+            self._frozen = self._snapshot()
             self._shared = True
         return self._frozen
 
@@ -196,10 +196,10 @@ class Adjacency:
             self._tail = dict(self._tail)
             self._shared = False
 
-    def _picture(self) -> Rows:
+    def _snapshot(self) -> CompressedRows:
         base = self._rows
         cut = np.array(sorted(self._cut), np.intp) if self._cut else _NONE
-        return Rows(
+        return CompressedRows(
             starts=base.starts,
             targets=base.targets,
             weights=base.weights,
@@ -209,13 +209,13 @@ class Adjacency:
         )
 
     def extend(self, rows: Ints, slots: Slots) -> None:
-        """Append many slots at once, straight into new arrays."""
+        """Append many slots at once by building new arrays."""
         self._merge()
         self._rows = _inserted(self._rows, rows, slots)
         self._frozen = None
 
     def _merge(self) -> None:
-        """New arrays: the old ones without the cut slots, with each row's tail inserted at its end."""
+        """Build new arrays without the cut slots and with each row's tail inserted at its end."""
         if self._cut:
             self._rows = _without(self._rows, np.array(sorted(self._cut), np.intp))
         if self._tail:
@@ -241,14 +241,14 @@ class Slots(NamedTuple):
         )
 
 
-def _without(old: Rows, cut: Ints) -> Rows:
+def _without(old: CompressedRows, cut: Ints) -> CompressedRows:
     """The same rows without these slots (ascending)."""
     starts = old.starts - np.searchsorted(cut, old.starts)
     columns: Iterator[Any] = (np.delete(column, cut) for column in (old.targets, old.weights, old.labels))
     return _whole(starts, Slots(*columns))
 
 
-def _inserted(old: Rows, rows: Ints, slots: Slots) -> Rows:
+def _inserted(old: CompressedRows, rows: Ints, slots: Slots) -> CompressedRows:
     """The same rows with slots added, each at the end of its row, in the order given."""
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
@@ -265,16 +265,16 @@ def _inserted(old: Rows, rows: Ints, slots: Slots) -> Rows:
     return _whole(starts, Slots(*columns))
 
 
-def _whole(starts: npt.NDArray[np.int64], slots: Slots) -> Rows:
+def _whole(starts: npt.NDArray[np.int64], slots: Slots) -> CompressedRows:
     targets, weights, labels = slots
-    return Rows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
+    return CompressedRows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
 
 
 class Column:
-    """One value per node, growable. A picture of it stays true while the column goes on, usually without a copy.
+    """One value per node, growable, with snapshots that usually need no copy.
 
-    Readers of a picture look only at the nodes it had. So writing to a newer node needs no copy; nor does pointing an
-    empty link of an old node at a newer one, because such readers take any number beyond their last as empty.
+    Readers of a snapshot read only the nodes it had. Writing to a newer node therefore needs no copy; nor does setting
+    an empty link of an old node to a newer node, because readers treat any number beyond their last node as empty.
     """
 
     __slots__ = ("_data", "_fill", "_private", "_seen")
@@ -282,11 +282,19 @@ class Column:
     def __init__(self, dtype: type[np.generic], *, fill: int) -> None:
         self._fill = fill
         self._data: npt.NDArray[Any] = np.full(1024, fill, dtype)
-        self._seen = 0  # how many nodes the newest picture has
-        self._private = True  # no picture holds this very array
+        self._seen = 0  # number of nodes in the newest snapshot
+        self._private = True  # no snapshot refers to this array
 
     def __getitem__(self, node: int) -> int:
         return int(self._data[node]) if node < len(self._data) else self._fill
+
+    def take(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
+        """The values of several nodes."""
+        nodes = np.asarray(nodes, np.intp)
+        known = nodes < len(self._data)
+        values = np.full(len(nodes), self._fill, np.intp)
+        values[known] = self._data[nodes[known]]
+        return values
 
     def set(self, node: int, value: int, *, link: bool = False) -> None:
         """Write one value; `link` says that the values are node numbers (-1 for none)."""
@@ -301,7 +309,7 @@ class Column:
         self._data[node] = value
 
     def fill(self, values: npt.NDArray[Any]) -> None:
-        """Set the values of the first nodes at once, in a column that no picture has seen."""
+        """Set the values of the first nodes at once, in a column without snapshots."""
         grown = np.full(max(len(values), len(self._data)), self._fill, self._data.dtype)
         grown[: len(values)] = values
         self._data, self._private = grown, True

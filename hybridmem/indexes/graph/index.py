@@ -1,4 +1,4 @@
-"""GraphIndex: memories that remind of each other, by spreading activation over links, shared entities and threads."""
+"""Graph index: spreading activation over links, shared entities and threads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Hits, Memory
-from hybridmem.indexes.entries import Roster
-from hybridmem.indexes.graph.activation import Picture, Weights
+from hybridmem.indexes.entries import Entries
+from hybridmem.indexes.graph.activation import GraphSnapshot, ThreadLinks, Weights
 from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots
-from hybridmem.indexes.graph.threads import Chains, Turn, asks
+from hybridmem.indexes.graph.threads import ThreadPosition, Threads
+from hybridmem.text.cues import ASKS, cues_of
 from hybridmem.text.entities import spot
 
 __all__ = ["GraphIndex", "GraphSettings", "ids_in"]
@@ -27,7 +28,7 @@ __all__ = ["GraphIndex", "GraphSettings", "ids_in"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSettings:
-    """Where edges come from and what each is worth; a weight of 0 switches a source off.
+    """Sources of edges and their weights; a weight of 0 switches a source off.
 
     explicit   multiplies the weight of edges made with `link`
     metadata   edges to the ids listed under `links_key` of a memory's metadata
@@ -37,9 +38,9 @@ class GraphSettings:
 
     `entities`: "own" takes the memories' own lists; "spot" spots names, identifiers, quotes, hashtags and dates where a
     memory lists none; a callable does the same with your function; None switches entities off.
-    `max_fanout` bounds implicit edges: an entity of more memories than this reminds of nothing, and no more than this
-    many metadata links of one memory are followed. Explicit edges are never cut; but where one spreading reaches more
-    than `max_reached` memories, only the most activated are told.
+    `max_fanout` bounds implicit edges: an entity of more memories than this is ignored, and at most this many metadata
+    links of one memory are followed. Explicit edges are not bounded. When a search activates more than `max_reached`
+    memories, only the most activated are returned.
     """
 
     explicit: float = 1.0
@@ -64,13 +65,13 @@ class GraphSettings:
             validation.integer(name, getattr(self, name), "a whole number from 1 up", low=1)
 
 
-_BULK = 64  # edges of one batch from which on they go straight into new arrays (in a large graph: 1/256 of it)
+_BULK = 64  # from this many edges on (in a large graph: 1/256 of it), a batch is written into new arrays
 
 
 class GraphIndex:
-    """Follows a store's changes; spreads activation from seeds: neighbour = activation · weight · decay.
+    """A graph of memories; spreads activation from seeds: neighbour = activation · weight · decay.
 
-    Writers are serialised; readers take a `snapshot`, which costs microseconds and never changes.
+    Writers are serialised; readers take an immutable `snapshot`, which costs microseconds.
 
     >>> graph = GraphIndex()
     >>> graph.apply([Change(n, f"m{n}", Memory(f"turn {n}", id=f"m{n}", thread="chat")) for n in (1, 2, 3)])
@@ -88,65 +89,69 @@ class GraphIndex:
         self._ids: list[str] = []
         self._alive = Column(np.bool_, fill=0)
         self._size = 0
-        self._chains = Chains()
+        self._threads = Threads()
+        self._thread_numbers: dict[str, int] = {}
+        self._asks = Column(np.bool_, fill=0)
         self._links, self._entities_of, self._members_of = Adjacency(), Adjacency(), Adjacency()
         self._entities: dict[str, int] = {}
         self._entity_names: list[str] = []
         self._label_numbers: dict[tuple[str, str], int] = {}
         self._labels: list[str] = []
         self._meta = self._label("metadata", self.settings.links_key)
-        self._noted: dict[tuple[int, int, int], float] = {}  # edges of this batch; the last one of a kind counts
-        self._picture = self._freeze()
+        self._pending: dict[tuple[int, int, int], float] = {}  # edges of this batch: the last value of each wins
+        self._snapshot = self._freeze()
 
     def __len__(self) -> int:
         return self._size
 
-    # --- following the store
+    # --- updating
 
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Take changes in order. Readers see all of a batch or nothing of it."""
+        """Apply changes in order. Readers see a whole batch or nothing of it."""
         with self._lock:
             watermark = self.watermark
             for change in changes:
                 watermark = max(watermark, change.seq)
                 if change.edge is not None:
-                    self._note_edge(change.edge, gone=change.gone)
+                    self._add_pending(change.edge, gone=change.gone)
                 elif change.memory is None:
                     self._drop(change.id)
                 else:
                     self._put(change)
             self._set_edges()
-            self._picture = self._freeze()
+            self._snapshot = self._freeze()
             self.watermark = watermark
 
-    def load(self, roster: Roster, edges: Iterable[Edge] = (), /) -> None:
-        """Fill an empty index at once, as `apply` would have: for opening a large store quickly."""
-        entries, settings = roster.entries.values(), self.settings
+    def load(self, entries: Entries, edges: Iterable[Edge] = (), /) -> None:
+        """Fill an empty index at once with the same result as `apply`; used to open a large store quickly."""
+        settings = self.settings
         with self._lock:
-            self._ids = list(roster.entries)
+            self._ids = entries.ids()
             self._size = len(self._ids)
             self._numbers = dict(zip(self._ids, range(self._size), strict=True))
             self._alive.fill(np.ones(self._size, np.bool_))
-            extras = [(self._numbers[key], extra) for key, extra in roster.extras.items()]
+            extras = [(self._numbers[key], extra) for key, extra in entries.extras.items()]
             if settings.thread > 0:
-                threads, times = [entry.thread for entry in entries], [entry.created_at for entry in entries]
-                born = list(map(roster.born.__getitem__, self._ids))
-                self._chains.load(threads, times, born, [node for node, extra in extras if extra.asks])
+                table = entries.columns()
+                self._thread_numbers = {name: number for number, name in enumerate(entries.thread_names)}
+                created = np.where(np.isnan(table["created"]), np.inf, table["created"])
+                self._threads.load(table["thread"].copy(), created, table["born"].copy())
+                self._asks.fill(table["cues"] & ASKS > 0)
             for node, extra in extras:
                 if extra.links is not None and settings.metadata > 0:
                     for target in self._targets(node, extra.links):
-                        self._noted[node, target, self._meta] = settings.metadata
+                        self._pending[node, target, self._meta] = settings.metadata
                 if extra.entities and settings.entities is not None and settings.shared > 0:
                     self._put_entities(node, extra.entities)
             for edge in edges:
-                self._note_edge(edge, gone=False)
+                self._add_pending(edge, gone=False)
             self._set_edges()
-            self._picture = self._freeze()
-            self.watermark = roster.watermark
+            self._snapshot = self._freeze()
+            self.watermark = entries.watermark
 
     @property
     def reads_texts(self) -> bool:
-        """Whether this index looks for names in the texts, so that `load`, which sees none, is not enough."""
+        """Whether entities are extracted from texts; `load` has no texts and cannot be used then."""
         return self.settings.shared > 0 and self.settings.entities not in ("own", None)
 
     def _put(self, change: Change) -> None:
@@ -162,13 +167,13 @@ class GraphIndex:
             self._size += 1
         settings = self.settings
         if settings.thread > 0:
-            self._put_turn(node, memory, change)
+            self._put_position(node, memory, change)
         links = memory.metadata.get(settings.links_key) if settings.metadata > 0 else None
         if known:
             self._put_links(node, links)
         elif links is not None:
             for target in self._targets(node, links):
-                self._noted[node, target, self._meta] = settings.metadata
+                self._pending[node, target, self._meta] = settings.metadata
         names = self._names(memory)
         if names or known:
             self._put_entities(node, names)
@@ -179,18 +184,21 @@ class GraphIndex:
             return
         self._alive.set(node, 0)
         self._size -= 1
-        self._chains.drop(node)
+        self._threads.drop(node)
         self._put_links(node, None)
         self._put_entities(node, ())
 
-    def _put_turn(self, node: int, memory: Memory, change: Change) -> None:
+    def _put_position(self, node: int, memory: Memory, change: Change) -> None:
+        asks = cues_of(memory.text) & ASKS
+        if bool(self._asks[node]) != bool(asks):
+            self._asks.set(node, int(asks > 0))
         if memory.thread is None:
-            self._chains.drop(node)
+            self._threads.drop(node)
             return
         at = epoch(memory.created_at)
-        first = change.born or self._chains.seq_of(node) or change.seq
-        turn = Turn(math.inf if at is None else at, first, node)
-        self._chains.put(memory.thread, turn, asks=asks(memory.text))
+        first = change.born or self._threads.seq_of(node) or change.seq
+        thread = self._thread_numbers.setdefault(memory.thread, len(self._thread_numbers))
+        self._threads.put(thread, ThreadPosition(math.inf if at is None else at, first, node))
 
     def _targets(self, node: int, value: Any) -> dict[int, None]:
         numbers = dict.fromkeys(map(self._number, ids_in(value, most=self.settings.max_fanout)))
@@ -198,7 +206,7 @@ class GraphIndex:
         return numbers
 
     def _put_links(self, node: int, value: Any) -> None:
-        """Make a known memory's metadata links what they are now."""
+        """Replace the metadata links of an existing memory."""
         self._set_edges()
         wanted = self._targets(node, value)
         if not (wanted or self._links):
@@ -229,19 +237,19 @@ class GraphIndex:
             return memory.entities
         return spot(memory.text) if isinstance(chosen, str) else chosen(memory.text)
 
-    def _note_edge(self, edge: Edge, *, gone: bool) -> None:
-        """An edge of no weight is no edge; self-loops bring nothing; a weight that is no number cannot count."""
+    def _add_pending(self, edge: Edge, *, gone: bool) -> None:
+        """Queue an edge of this batch. Weight 0 (removed), self-loops and weights that are not finite are no edges."""
         first, second = self._number(edge.a), self._number(edge.b)
         weight = edge.weight * self.settings.explicit
         useful = not gone and weight > 0 and math.isfinite(weight) and first != second
-        self._noted[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
+        self._pending[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
 
     def _set_edges(self) -> None:
-        """Write down the edges noted in this batch, all at once where they are many."""
-        edges, self._noted = self._noted, {}
+        """Write the edges of this batch; many edges are written in one pass."""
+        edges, self._pending = self._pending, {}
         if self._links:
             for first, second, label in edges:
-                if label != self._meta:  # those were noted for new memories only, which have none yet
+                if label != self._meta:  # metadata edges are queued for new memories only, which have none yet
                     self._unlink(first, second, label)
         useful = [(*key, weight) for key, weight in edges.items() if weight > 0]
         if len(useful) < max(_BULK, len(self._links) // 256):
@@ -257,7 +265,7 @@ class GraphIndex:
         self._links.extend(np.concatenate((one, other)), both)
 
     def _link(self, first: int, second: int, label: int, weight: float) -> None:
-        # both ways; the label's lowest bit tells an edge from its way back
+        # both directions; the label's lowest bit marks the reverse direction
         self._links.add(first, Slot(second, weight, 2 * label))
         self._links.add(second, Slot(first, weight, 2 * label + 1))
 
@@ -265,7 +273,7 @@ class GraphIndex:
         if self._links.remove(first, second, 2 * label):
             self._links.remove(second, first, 2 * label + 1)
 
-    # --- numbers for names
+    # --- numbering of ids, entities and labels
 
     def _number(self, key: str) -> int:
         number = self._numbers.get(key)
@@ -292,14 +300,14 @@ class GraphIndex:
 
     # --- reading
 
-    def _freeze(self) -> Picture:
+    def _freeze(self) -> GraphSnapshot:
         count, settings = len(self._ids), self.settings
-        return Picture(
+        return GraphSnapshot(
             count=count,
             ids=self._ids,
             numbers=self._numbers,
             alive=self._alive.freeze(count),
-            chains=self._chains.freeze(count),
+            threads=ThreadLinks(*self._threads.freeze(count), self._asks.freeze(count)),
             links=self._links.freeze(),
             entities_of=self._entities_of.freeze(),
             members_of=self._members_of.freeze(),
@@ -312,12 +320,11 @@ class GraphIndex:
 
     def snapshot(
         self, items: Callable[[Sequence[str]], list[Any]] | None = None, /, *, allowed: Set[str] | None = None
-    ) -> Picture:
-        """The graph as it is now, for a fusion. `items` fetches what is behind ids; only `allowed` ids take part."""
-        picture = self._picture
+    ) -> GraphSnapshot:
+        """The current graph. `items` fetches the items of ids; only `allowed` ids receive and pass activation."""
         if items is None and allowed is None:
-            return picture
-        return replace(picture, fetch=items, allowed=allowed)
+            return self._snapshot
+        return replace(self._snapshot, fetch=items, allowed=allowed)
 
     def search(
         self,
@@ -329,12 +336,12 @@ class GraphIndex:
         hops: int = 2,
         decay: float = 0.5,
     ) -> Hits:
-        """The k most activated memories: the seeds themselves and what they remind of (see `Picture.search`)."""
-        return self._picture.only(allowed).search(seeds, k=k, hops=hops, decay=decay)
+        """The k most activated memories: the seeds and their neighbours (see `GraphSnapshot.search`)."""
+        return self._snapshot.only(allowed).search(seeds, k=k, hops=hops, decay=decay)
 
 
 def ids_in(value: Any, /, *, most: int = 2**31) -> list[str]:
-    """The ids in a metadata value: one id, or any list, tuple or set of them; nothing in anything else.
+    """The ids in a metadata value: a str, or a list, tuple or set; anything else gives [].
 
     >>> ids_in("m1"), ids_in(["m1", 7]), ids_in(None)
     (['m1'], ['m1', '7'], [])
@@ -343,6 +350,6 @@ def ids_in(value: Any, /, *, most: int = 2**31) -> list[str]:
         return [value] if value else []
     if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
         return []
-    if isinstance(value, Set):  # a set has no order of its own that every process would agree on
+    if isinstance(value, Set):  # the order of a set differs between processes
         value = sorted(map(str, value))
     return [str(key) for key in islice(value, most)]

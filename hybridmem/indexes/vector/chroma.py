@@ -1,8 +1,8 @@
-"""ChromaIndex: the vector index on chromadb, in a folder of this machine or on a server.
+"""Vector index on Chroma, in a folder of this machine or on a server.
 
-The store is the truth and Chroma only follows it: how far it has come (the watermark) is kept in the collection itself
-and written after the vectors. So a crash between the two repeats a few changes, which does no harm, and a folder that
-was deleted, half-written or taken from another store is noticed on opening and filled again from the start.
+The store is the source of truth. The watermark is kept in the collection's metadata and written after the vectors:
+after a crash between the two, a few changes are applied again, which does no harm. A folder that was deleted, is
+incomplete or belongs to another store is detected on opening and filled again from seq 0.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits
 from hybridmem.embedding.embedder import Vector, unit
 from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, StoreError
-from hybridmem.indexes.vector.matrix import Put, batch_of, cosines
+from hybridmem.indexes.vector.matrix import VectorUpdate, batch_of, cosines
 
 __all__ = ["HNSW", "ChromaIndex", "collection_name", "connect", "disconnect", "similarity_in", "translated"]
 
-_log = logging.getLogger(__name__)
-
 
 def similarity_in(collection: Any, /) -> Callable[[float], float]:
-    """How a collection's distances become cosines, for vectors of length 1: 1 − d, or 1 − d/2 where d is squared l2."""
+    """A function from a collection's distances to cosines of unit vectors: 1 − d, or 1 − d/2 for squared l2."""
     raw = collection.configuration_json or {}  # `.configuration` would load, and warn about, an embedding function
     space = (raw.get("hnsw") or raw.get("spann") or {}).get("space")
     space = space or (collection.metadata or {}).get("hnsw:space") or "l2"
@@ -41,7 +39,7 @@ def similarity_in(collection: Any, /) -> Callable[[float], float]:
 
 
 def connect(*, path: str | Path | None = None, host: str | None = None, port: int = 8000, ssl: bool = False) -> Any:
-    """A Chroma client: of a folder (made when missing, put aside when unreadable), or of a server. No telemetry."""
+    """A Chroma client of a folder (created when missing, moved aside when unreadable) or of a server. No telemetry."""
     try:
         import chromadb
         from chromadb.config import Settings
@@ -60,16 +58,16 @@ def connect(*, path: str | Path | None = None, host: str | None = None, port: in
     try:
         return chromadb.PersistentClient(str(path), settings)
     except Exception as error:
-        if shared:  # the folder is in use by this very process: nothing is wrong with it
+        if shared:  # the folder is in use by this process and is not damaged
             raise StoreError(f"the Chroma folder {path} cannot be opened: {error}") from error
-        aside = _put_aside(Path(str(path)), error)
+        aside = _move_aside(Path(str(path)), error)
     open_here.pop(str(path), None)
     _log.warning("the Chroma folder %s cannot be read; it was moved to %s and will be filled again", path, aside)
     return chromadb.PersistentClient(str(path), settings)
 
 
 def disconnect(client: Any, /) -> None:
-    """Close a client; Chroma itself leaves the sockets to a server open."""
+    """Close a client and its HTTP sessions, which chromadb leaves open."""
     parts = (client, getattr(client, "_admin_client", None))
     sessions = [getattr(getattr(part, "_server", None), "_session", None) for part in parts]
     if hasattr(client, "close"):  # chromadb 1.0 has none yet
@@ -80,14 +78,14 @@ def disconnect(client: Any, /) -> None:
 
 
 def _systems() -> dict[str, Any]:
-    """Chroma's own list of open folders. It keeps one that failed to open, and would fail on it for ever."""
+    """Chroma's registry of open folders. It keeps a folder that failed to open, which must be removed."""
     from chromadb.api.shared_system_client import SharedSystemClient
 
     return getattr(SharedSystemClient, "_identifier_to_system", {})
 
 
-def _put_aside(path: Path, error: Exception) -> Path:
-    """Move a damaged folder out of the way, rather than delete it: it may hold other collections."""
+def _move_aside(path: Path, error: Exception) -> Path:
+    """Rename a damaged folder instead of deleting it: it may contain other collections."""
     free = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 1000))
     aside = next(candidate for candidate in free if not candidate.exists())
     try:
@@ -98,7 +96,7 @@ def _put_aside(path: Path, error: Exception) -> Path:
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Chroma's failures as ours, with the original as the cause."""
+    """Convert exceptions of chromadb to ours, with the original as the cause."""
     try:
         yield
     except (StoreError, EmbeddingError, ConfigError):
@@ -111,7 +109,7 @@ def translated(what: str) -> Iterator[None]:
 _MARK, _COUNT, _WHO = "hybridmem:watermark", "hybridmem:count", "hybridmem:identity"
 HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
 _BATCH = 2000
-_PUSHED = 10_000  # more allowed ids than this are first sought among the best of all
+_MAX_ID_FILTER = 10_000  # above this many allowed ids, the unfiltered top is searched first
 _PROBE = 2000
 _log = logging.getLogger(__name__)
 
@@ -126,11 +124,11 @@ def collection_name(namespace: str, /) -> str:
 
 
 class ChromaIndex:
-    """Approximate cosine search (HNSW) by Chroma, following the store like every other index.
+    """Approximate cosine search (HNSW) by Chroma.
 
     `ChromaIndex(path="chroma")` or `ChromaIndex(host="127.0.0.1", port=8000)`, or over a collection you have.
-    `identity` names the store (and embedder) it follows: a collection of another one is emptied.
-    A batch is not atomic here: a reader may see a part of it for a moment.
+    `identity` names the store and embedder: a collection of another one is emptied.
+    A batch is not atomic here: a reader may briefly see a part of it.
     """
 
     def __init__(
@@ -148,8 +146,8 @@ class ChromaIndex:
         self._identity, self._name = identity, name
         self._client = None if collection is not None else connect(path=path, host=host, port=port, ssl=ssl)
         self._process = os.getpid()
-        self._opened_collection = collection if collection is not None else self._opened(self._client)
-        self._known: set[str] | None = None
+        self._raw_collection = collection if collection is not None else self._opened(self._client)
+        self._cached_ids: set[str] | None = None
         self.watermark = 0
         if not self._intact():
             self.reset()
@@ -163,39 +161,39 @@ class ChromaIndex:
 
     @property
     def _collection(self) -> Any:
-        if os.getpid() != self._process:  # its threads stayed in the parent: a call here would wait for ever
-            raise StoreError("Chroma's client does not cross a fork: open the memory in the child process")
-        return self._opened_collection
+        if os.getpid() != self._process:  # its threads are in the parent process: a call here would never return
+            raise StoreError("a Chroma client cannot be used after a fork: open the memory in the child process")
+        return self._raw_collection
 
-    # --- whole or not
+    # --- integrity
     def _intact(self) -> bool:
-        """Whether the collection is what its own note says: of this store, complete, and searchable."""
+        """Whether the collection belongs to this store, is complete, and is searchable."""
         note = dict(self._collection.metadata or {})
         self.watermark = int(note.get(_MARK, 0))
         try:
             count = int(self._collection.count())
-        except Exception:  # noqa: BLE001 - whatever is broken in there, it can be filled again
+        except Exception:  # noqa: BLE001 - a collection broken in any way can be filled again
             return False
         if count and _MARK not in note:
             raise ConfigError(
-                f"collection {self._collection.name!r} holds {count} vectors of somebody else: give an empty one"
+                f"collection {self._collection.name!r} has {count} vectors of another program: use an empty one"
             )
         try:
             if note.get(_WHO, self._identity) != self._identity or count != int(note.get(_COUNT, 0)):
                 return False
             return count == 0 or self._answers(min(count, _PROBE))
-        except Exception:  # noqa: BLE001 - whatever is broken in there, it can be filled again
+        except Exception:  # noqa: BLE001 - a collection broken in any way can be filled again
             _log.warning("the Chroma collection %s cannot be read and will be filled again", self._name)
             return False
 
     def _answers(self, count: int) -> bool:
-        """A lost HNSW file shows only in this: fewer answers than there are vectors."""
+        """Whether a query returns all vectors: with a lost HNSW file it returns fewer."""
         some = self._collection.get(limit=1, include=["embeddings"])["embeddings"]
         found = self._collection.query(query_embeddings=[some[0]], n_results=count, include=[])
         return len(found["ids"][0]) == count
 
     def reset(self) -> None:
-        """Empty the collection: the next `apply` is to bring everything, from seq 0."""
+        """Empty the collection: the next `apply` must start from seq 0."""
         with self._lock, translated("empty the collection"):
             if self._client is None:
                 for ids in _chunks(self._collection.get(include=[])["ids"]):
@@ -203,35 +201,35 @@ class ChromaIndex:
             else:
                 with contextlib.suppress(Exception):
                     self._client.delete_collection(self._name)
-                self._opened_collection = self._opened(self._client)
-            self.watermark, self._known = 0, set()
-            self._note()
+                self._raw_collection = self._opened(self._client)
+            self.watermark, self._cached_ids = 0, set()
+            self._save_watermark()
 
-    def heal(self, last_seq: int, /) -> bool:
-        """Empty the collection when it is ahead of its store (an older copy was restored); True when it was."""
+    def reset_if_ahead(self, last_seq: int, /) -> bool:
+        """Empty the collection when it is ahead of its store (an older copy was restored); True when emptied."""
         ahead = self.watermark > last_seq
         if ahead:
             self.reset()
         return ahead
 
-    def _note(self) -> None:
+    def _save_watermark(self) -> None:
         kept = {key: value for key, value in (self._collection.metadata or {}).items() if not key.startswith("hnsw:")}
         mark = {_MARK: self.watermark, _COUNT: self._collection.count(), _WHO: self._identity}
         self._collection.modify(metadata=kept | mark)
 
     # --- writing
     def apply(self, changes: Iterable[Change], /) -> None:
-        """Take changes in order. The watermark is written last: after a crash they are simply taken again."""
+        """Apply changes in order. The watermark is written last: after a crash they are applied again."""
         with self._lock:
             batch, last = batch_of(changes, self.watermark)
             if not batch and last == self.watermark:
                 return
-            with translated("follow the store"):
+            with translated("apply changes"):
                 self._write(batch)
                 self.watermark = last
-                self._note()
+                self._save_watermark()
 
-    def _write(self, batch: dict[str, Put]) -> None:
+    def _write(self, batch: dict[str, VectorUpdate]) -> None:
         new = [key for key, put in batch.items() if put.vector is not None]
         gone = [key for key, put in batch.items() if put.gone]
         timed = [key for key, put in batch.items() if put.vector is None and not put.gone]
@@ -244,8 +242,8 @@ class ChromaIndex:
             if not np.isfinite(rows).all():
                 raise EmbeddingError("a vector has a value that is not finite")
             self._collection.upsert(ids=ids, embeddings=unit(rows), metadatas=[_times(batch[key]) for key in ids])
-        if self._known is not None:
-            self._known = (self._known - set(gone)) | set(new)
+        if self._cached_ids is not None:
+            self._cached_ids = (self._cached_ids - set(gone)) | set(new)
 
     # --- reading
     def __len__(self) -> int:
@@ -266,28 +264,28 @@ class ChromaIndex:
             return self._within(question, k, inside, allowed)
 
     def _within(self, question: Vector, k: int, inside: list[str], allowed: AbstractSet[str]) -> Hits:
-        """Among many allowed ids: the best of all are often enough. Else Chroma is told the ids."""
-        if len(inside) > _PUSHED:
+        """Search among allowed ids: first in the unfiltered top when they are many, else with an id filter."""
+        if len(inside) > _MAX_ID_FILTER:
             wide = 4 * k * max(1, len(self._ids()) // len(inside))
             found = [hit for hit in self._query(question, wide) if hit[2] in allowed]
             if len(found) >= k:
                 return _best(found, k)
         try:
             found = self._query(question, k, ids=inside)
-        except Exception:  # noqa: BLE001 - Chroma fails on an id that another process has just removed
-            self._known = None
+        except Exception:  # noqa: BLE001 - Chroma fails on an id that another process removed
+            self._cached_ids = None
             inside = [key for key in inside if key in self._ids()]
             found = self._query(question, k, ids=inside) if inside else []
-        if len(found) < min(k, len(inside)):  # HNSW lost its way among the filtered: look at each
+        if len(found) < min(k, len(inside)):  # filtered HNSW returned too few: score every id
             scores = self.score(question, inside)
             found = [(-score, 0.0, key) for key, score in zip(inside, scores, strict=True) if score is not None]
         return _best(found, k)
 
     def _query(self, question: Vector, k: int, ids: list[str] | None = None) -> list[tuple[float, float, str]]:
         """(−cosine, −updated, id) of the k nearest."""
-        asked: dict[str, Any] = {} if ids is None else {"ids": ids}
+        only: dict[str, Any] = {} if ids is None else {"ids": ids}
         found = self._collection.query(
-            query_embeddings=[question], n_results=k, include=["distances", "metadatas"], **asked
+            query_embeddings=[question], n_results=k, include=["distances", "metadatas"], **only
         )
         convert = similarity_in(self._collection)
         rows = zip(found["ids"][0], found["distances"][0], found["metadatas"][0], strict=True)
@@ -295,9 +293,9 @@ class ChromaIndex:
 
     def _ids(self) -> set[str]:
         with self._lock:
-            if self._known is None:
-                self._known = set(self._collection.get(include=[])["ids"])
-            return self._known
+            if self._cached_ids is None:
+                self._cached_ids = set(self._collection.get(include=[])["ids"])
+            return self._cached_ids
 
     def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosine of each id, None where it has no vector."""
@@ -316,12 +314,12 @@ class ChromaIndex:
         return [known.get(key) for key in ids]
 
     def close(self) -> None:
-        """Let go of the folder or the connection."""
+        """Close the client, if this index opened it."""
         if self._client is not None:
             disconnect(self._client)
 
 
-def _times(put: Put) -> dict[str, float]:
+def _times(put: VectorUpdate) -> dict[str, float]:
     return {"updated": max(put.updated, -1e18)}  # JSON has no infinity
 
 

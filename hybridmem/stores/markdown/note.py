@@ -1,4 +1,4 @@
-"""A memory as a Markdown note with YAML front matter, and back. Pure: no files are touched here.
+"""Conversion between a memory and the text of a Markdown note with YAML front matter.
 
 ---
 id: m1
@@ -23,39 +23,40 @@ from urllib.parse import quote
 from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError, MissingExtraError
-from hybridmem.stores.sql.codec import check_edge, check_memory, dump
+from hybridmem.stores.sql.codec import dump
+from hybridmem.stores.sql.validation import check_memory, checked_edge
 
 __all__ = ["Note", "file_name", "format_note", "parse_note"]
 
 _FENCE = re.compile(r"\A\ufeff?---[ \t]*\r?\n(?P<front>.*?)(?:^|\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_TEXTS = ("title", "predicate", "subject", "source_id", "thread", "type", "supersedes")
+_TEXTS = ("title", "predicate", "subject", "source_id", "thread", "type", "supersedes", "speaker")
 _LISTS = ("tags", "entities")
-_TIMES = ("created_at", "updated_at", "last_accessed")
+_TIMES = ("created_at", "updated_at", "last_accessed", "event_at", "expires_at")
 _NUMBERS = ("strength", "confidence", "access_count")
 _RESERVED = {"id", "namespace", "status", "links", "metadata", "text", *_TEXTS, *_LISTS, *_TIMES, *_NUMBERS}
-_LONGEST = 120  # of a file's name: every file system takes that
+_LONGEST = 120  # characters of a file name, which every file system accepts
 
 
 class Note(NamedTuple):
-    """What a file says: a memory, and its links."""
+    """The contents of a file: a memory and its links."""
 
     memory: Memory
     links: tuple[Edge, ...] = ()
-    says_status: bool = True
-    """Whether the file states the status itself; otherwise it is superseded when another note says so."""
+    states_status: bool = True
+    """Whether the file states a status; otherwise the memory is superseded when another note supersedes it."""
 
 
 # --- reading
 
 
 def parse_note(text: str, /, *, default_id: str, modified: float) -> Note:
-    """Read a note. Without front matter it is all text; its id is then its path, its time that of the file.
+    """The note in a file's text. Without front matter all is text, the id is the path, the time that of the file.
 
     >>> parse_note("Hello", default_id="a/b", modified=0.0).memory.id
     'a/b'
     """
     first = text.find("\n")
-    if text[:first].endswith("\r"):  # saved by an editor that ends lines its own way; we never write such a first line
+    if text[:first].endswith("\r"):  # saved with Windows line ends, which this module never writes
         text = text.replace("\r\n", "\n")
     fence = _FENCE.match(text)
     front = _load(fence["front"]) if fence else {}
@@ -71,7 +72,9 @@ def _load(front: str) -> dict[str, Any]:
     yaml = _yaml()
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(front, Loader=_loader(yaml))):
-            raise ConfigError("its front matter has aliases (*name): nine lines of them can stand for a billion values")
+            raise ConfigError(
+                "its front matter has aliases (*name), which are not allowed: few lines can expand to a billion values"
+            )
         found = yaml.load(front, Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
@@ -148,14 +151,14 @@ def _links(value: Any, id_: str) -> tuple[Edge, ...]:
             edges.append(Edge(id_, str(item["to"]), str(item.get("relation", "related")), item.get("weight", 1.0)))
         else:
             edges.append(Edge(id_, str(item)))
-    return tuple(map(check_edge, edges))
+    return tuple(map(checked_edge, edges))
 
 
 # --- writing
 
 
 def format_note(note: Note, /) -> str:
-    """A note that `parse_note` reads back as the same memory and links."""
+    """The text of a note; `parse_note` reads it back as the same memory and links."""
     yaml = _yaml()
     memory = note.memory
     front: dict[str, Any] = {"id": memory.id}
@@ -168,7 +171,7 @@ def format_note(note: Note, /) -> str:
         if moment is not None:
             front[name] = iso(moment)
     front["status"] = memory.status
-    front |= {name: getattr(memory, name) for name, usual in _USUAL if getattr(memory, name) != usual}
+    front |= {name: getattr(memory, name) for name, default in _DEFAULTS if getattr(memory, name) != default}
     if note.links:
         front["links"] = [_link(edge) for edge in note.links]
     front |= {key: value for key, value in memory.metadata.items() if key not in _RESERVED}
@@ -180,7 +183,7 @@ def format_note(note: Note, /) -> str:
     return f"---\n{lines}---\n\n{memory.text}\n"
 
 
-_USUAL: Sequence[tuple[str, float]] = (("strength", 1.0), ("confidence", 1.0), ("access_count", 0))
+_DEFAULTS: Sequence[tuple[str, float]] = (("strength", 1.0), ("confidence", 1.0), ("access_count", 0))
 
 
 def _link(edge: Edge) -> Any:
@@ -190,7 +193,7 @@ def _link(edge: Edge) -> Any:
 
 
 def file_name(text: str, /) -> str:
-    """A name for a file or folder that any text can have, on any system: readable where possible, never hidden.
+    """A file or folder name for any text, valid on every system: readable where possible, never hidden.
 
     >>> file_name("people/ana"), file_name(".."), file_name("m1")
     ('people%2Fana', '%2E.', 'm1')

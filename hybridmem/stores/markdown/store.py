@@ -1,4 +1,4 @@
-"""MarkdownStore: a folder of notes is the truth; an SQLite store beside them is the index that follows it."""
+"""MarkdownStore: a folder of Markdown notes holds the memories; an SQLite store beside them is their index."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.core.forks import guard
-from hybridmem.core.protocols import Change, Progress, Version, View
+from hybridmem.core.protocols import Change, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import StoreError
-from hybridmem.stores.markdown.sync import Folder, Synced, read_notes
-from hybridmem.stores.sql.codec import check_edge, check_memory, check_namespace, check_view
-from hybridmem.stores.sql.writer import cleaned
+from hybridmem.stores.markdown.sync import NoteFolder, SyncReport, read_notes
+from hybridmem.stores.sql.validation import check_memory, check_namespace, check_view, checked_edges, checked_ids
 from hybridmem.stores.sqlite.store import SQLiteStore
 
-__all__ = ["MarkdownStore", "Synced", "read_notes"]
+__all__ = ["MarkdownStore", "SyncReport", "read_notes"]
 
 log = logging.getLogger("hybridmem")
 _list = list  # `MarkdownStore.list` hides the builtin inside the class
@@ -30,11 +29,11 @@ _HOME = ".hybridmem"
 
 
 class MarkdownStore:
-    """Notes `**/*.md` with YAML front matter, and the whole store protocol over them.
+    """The store protocol over notes `**/*.md` with YAML front matter.
 
-    The index in `.hybridmem/index.db` can be deleted at any time: it is rebuilt from the files, all but what files do
-    not hold: older versions, vectors, and what `touch`, `reinforce` and `decay` did since a note was last written.
-    Every note is written whole or not at all; a call that writes several notes writes them one by one.
+    The index in `.hybridmem/index.db` can be deleted at any time. It is rebuilt from the files, except for what files
+    do not hold: older versions, vectors, and effects of `touch`, `reinforce` and `decay` since a note was last written.
+    Every note is written atomically; a call that writes several notes writes them one by one.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class MarkdownStore:
         self.path = str(self.folder / _HOME / "index.db")
         self._clock, self._busy_timeout = clock, busy_timeout
         self._lock = guard(threading.RLock())
-        self._noticed: Callable[[], None] | None = None
+        self._on_edit: Callable[[], None] | None = None
         self._start()
 
     def _start(self) -> None:
@@ -52,36 +51,36 @@ class MarkdownStore:
             self.folder.joinpath(_HOME).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot open {self.folder}: it must be a folder that can be written ({error})") from error
-        self.index = SQLiteStore(  # the notes are the truth: the index may lose its last writes in a power cut
+        self.index = SQLiteStore(  # the notes hold the memories: the index may lose its last writes in a power cut
             self.path, clock=self._clock, busy_timeout=self._busy_timeout, synchronous="normal"
         )
         try:
-            self._notes = Folder(self.folder, self.index, noticed=self._tell)
+            self._notes = NoteFolder(self.folder, self.index, on_edit=self._call_on_edit)
             for path, why in self._notes.sync().problems.items():
-                log.warning("%s is not in this memory: %s", self.folder / path, why)
+                log.warning("%s was not read: %s", self.folder / path, why)
         except BaseException:
             self.index.close()
             raise
 
-    # --- following the files
+    # --- synchronisation with the files
 
-    def watch(self, noticed: Callable[[], None], /) -> None:
-        """Call this now, and from now on whenever notes were found that somebody wrote or edited by hand."""
+    def watch(self, on_edit: Callable[[], None], /) -> None:
+        """Call a function now, and whenever a sync reads notes that somebody wrote or edited by hand."""
         with self._lock:
-            self._noticed = noticed
-            self._tell()
+            self._on_edit = on_edit
+            self._call_on_edit()
 
-    def _tell(self) -> None:
-        if self._noticed is not None:
-            self._noticed()
+    def _call_on_edit(self) -> None:
+        if self._on_edit is not None:
+            self._on_edit()
 
-    def sync(self, *, force: bool = False) -> Synced:
-        """Take over what changed in the folder since the last time; `force` reads every file again."""
+    def sync(self, *, force: bool = False) -> SyncReport:
+        """Read the files that changed since the last sync; `force` reads every file again."""
         with self._lock:
             return self._notes.sync(force=force)
 
-    def rebuild(self) -> Synced:
-        """Throw the index away and read it all from the files again."""
+    def rebuild(self) -> SyncReport:
+        """Delete the index and build it again from the files."""
         with self._lock:
             self.index.close()
             for ending in ("", "-wal", "-shm"):
@@ -97,24 +96,26 @@ class MarkdownStore:
         /,
         *,
         namespace: str = "",
-        vectors: Sequence[Any] | None = None,
+        vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
-        """Write memories as notes; give their ids."""
+        """Write memories as notes; returns their ids."""
         memories = validation.listed("memories", memories, "Memory objects")
         for memory in memories:
             check_memory(memory, namespace=check_namespace(namespace))
+        if callable(vectors):
+            vectors = vectors(memories) if memories else None
         with self._lock:
             hidden = [memory.supersedes for memory in memories if memory.supersedes]
-            self._notes.settle(namespace, [*hidden, *(memory.id for memory in memories)])
+            self._notes.prepare_write(namespace, [*hidden, *(memory.id for memory in memories)])
             ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
             self._notes.write(namespace, [*hidden, *ids])
             return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove notes; the index keeps their history."""
-        ids = cleaned(ids)
+        ids = checked_ids(ids)
         with self._lock:
             links = self._notes.remove(check_namespace(namespace), ids)
             removed = self.index.delete(ids, namespace=namespace)
@@ -122,8 +123,8 @@ class MarkdownStore:
             return removed
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Remove notes and all that the index knows of them."""
-        ids = cleaned(ids)
+        """Remove notes and their history in the index."""
+        ids = checked_ids(ids)
         with self._lock:
             links = self._notes.remove(check_namespace(namespace), ids)
             erased = self.index.erase(ids, namespace=namespace)
@@ -131,18 +132,18 @@ class MarkdownStore:
             return erased
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
-        """Link memories: the `links` of the first one's note."""
-        edges = [check_edge(edge) for edge in validation.listed("edges", edges, "Edge(a, b, relation, weight)")]
+        """Link memories; the note of the first one lists the link."""
+        edges = checked_edges(edges)
         with self._lock:
-            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
+            self._notes.prepare_write(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
             self.index.link(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
-        """Remove links, whichever way round."""
-        edges = [check_edge(edge) for edge in validation.listed("edges", edges, "Edge(a, b, relation, weight)")]
+        """Remove links in either direction; returns how many existed."""
+        edges = checked_edges(edges)
         with self._lock:
-            self._notes.settle(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
+            self._notes.prepare_write(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
             removed = self.index.unlink(edges, namespace=namespace)
             self._notes.write_links(namespace, edges)
             return removed
@@ -152,11 +153,11 @@ class MarkdownStore:
         self.index.touch(ids, namespace=namespace)
 
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
-        """Strengthen a memory (in the index only)."""
+        """Increase the strength of a memory (in the index only)."""
         return self.index.reinforce(id, namespace=namespace, by=by)
 
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
-        """Weaken memories by their age (in the index only)."""
+        """Decay the strength of memories (in the index only)."""
         return self.index.decay(namespace=namespace, now=now)
 
     def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
@@ -168,7 +169,7 @@ class MarkdownStore:
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids; a note edited since it was indexed is read again first."""
         check_view(view)
-        ids = cleaned(ids)
+        ids = checked_ids(ids)
         if view.as_of is None:
             with self._lock:
                 self._notes.refresh(view.namespace, ids)
@@ -197,15 +198,15 @@ class MarkdownStore:
         return self.index.edges(view=view)
 
     def entries(self, *, view: View) -> _list[Entry]:
-        """What ranking needs to know of every memory in view."""
+        """The ranking fields of every memory in view."""
         return self.index.entries(view=view)
 
     def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]:
-        """Every vector in view, piece by piece."""
+        """The seq of this state and every vector in view, in batches."""
         return self.index.vector_pieces(view=view)
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]:
-        """Memories that have no vector."""
+        """Memories without a vector."""
         return self.index.unembedded(namespace=namespace, after=after, limit=limit)
 
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
@@ -216,6 +217,10 @@ class MarkdownStore:
         """The namespaces that hold at least one memory."""
         return self.index.namespaces()
 
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`."""
+        return self.index.changed_namespaces(since)
+
     def last_seq(self) -> int:
         """The newest seq of the index."""
         return self.index.last_seq()
@@ -224,7 +229,7 @@ class MarkdownStore:
         """The view's changes after `since`."""
         return self.index.changes(since, view=view, vectors=vectors)
 
-    # --- side tables and upkeep
+    # --- settings, snapshots and maintenance
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting."""
@@ -243,7 +248,7 @@ class MarkdownStore:
         self.index.save_snapshot(index, watermark, blob, namespace=namespace)
 
     def check(self) -> _list[str]:
-        """What is wrong with the index, and which notes cannot be read."""
+        """The problems of the index, and the notes that cannot be read."""
         with self._lock:
             problems = self._notes.sync().problems
             return [*self.index.check(), *(f"{path}: {why}" for path, why in problems.items())]
@@ -259,7 +264,7 @@ class MarkdownStore:
     def restore(
         self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
     ) -> int:
-        """Replay exported rows, and write the notes as they then stand."""
+        """Replay exported rows, then write all notes."""
         with self._lock:
             self._notes.sync()
             done = self.index.restore(rows, progress=progress, exact=exact)
@@ -267,7 +272,7 @@ class MarkdownStore:
             return done
 
     def close(self) -> None:
-        """Close the index; the notes stay."""
+        """Close the index."""
         self.index.close()
 
     def __enter__(self) -> MarkdownStore:

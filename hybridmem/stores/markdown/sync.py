@@ -1,4 +1,4 @@
-"""The files of a Markdown store: reading what changed into the index, and writing notes, each whole or not at all."""
+"""Synchronisation of a folder of notes with its index: reading changed files, and writing notes atomically."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, StoreError
 from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
-from hybridmem.stores.markdown.seen_files import Ledger, Seen
-from hybridmem.stores.sql.writer import cleaned
+from hybridmem.stores.markdown.seen_files import SeenFile, SeenFiles
+from hybridmem.stores.sql.validation import checked_ids
 from hybridmem.stores.sqlite.store import SQLiteStore
 
-__all__ = ["Folder", "Synced", "read_notes"]
+__all__ = ["NoteFolder", "SyncReport", "read_notes"]
 
 _CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync found: how many notes came, changed and went, and which could not be read (path → why)."""
+class SyncReport:
+    """The result of a sync: how many notes were added, updated and removed; which could not be read (path → why)."""
 
     added: int = 0
     updated: int = 0
@@ -34,58 +34,57 @@ class Synced:
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
-class Folder:
-    """A folder of notes and the index that follows it. The caller holds the lock.
+class NoteFolder:
+    """A folder of notes and its index. The caller holds the lock.
 
-    `noticed` is called when notes were read that somebody wrote or edited by hand.
+    `on_edit` is called when notes were read that somebody wrote or edited by hand.
     """
 
-    def __init__(self, folder: Path, index: SQLiteStore, /, *, noticed: Callable[[], None]) -> None:
-        self.folder, self._index, self._ledger, self._noticed = folder, index, Ledger(index), noticed
+    def __init__(self, folder: Path, index: SQLiteStore, /, *, on_edit: Callable[[], None]) -> None:
+        self.folder, self._index, self._files, self._on_edit = folder, index, SeenFiles(index), on_edit
 
     # --- reading
 
-    def sync(self, *, force: bool = False) -> Synced:
-        """Take over what changed; `force` reads every file again."""
-        seen, found = self._ledger.all(), dict(_walk(self.folder))
-        fresh = [path for path, stat in sorted(found.items()) if force or _differs(seen.get(path), stat)]
-        return self._take(fresh, {path for path in seen if path not in found}, seen)
+    def sync(self, *, force: bool = False) -> SyncReport:
+        """Read changed files into the index; `force` reads every file again."""
+        seen, present = self._files.all(), dict(_walk(self.folder))
+        fresh = [path for path, stat in sorted(present.items()) if force or _differs(seen.get(path), stat)]
+        return self._update(fresh, {path for path in seen if path not in present}, seen)
 
     def refresh(self, namespace: str, ids: Sequence[str], /) -> None:
-        """Read the notes of some memories again if their files changed; one that is gone may only have moved."""
-        known = self._seen(namespace, ids)
-        stats = [(one, self._stat(one.path)) for one in known]
+        """Read the notes of some memories again if their files changed; a missing file may have moved."""
+        stats = [(one, self._stat(one.path)) for one in self._seen_files(namespace, ids)]
         if any(stat is None for _, stat in stats):
             self.sync()
             return
         stale = [one.path for one, stat in stats if stat is not None and _differs(one, stat)]
         if stale:
-            self._take(stale, set(), self._ledger.all())
+            self._update(stale, set(), self._files.all())
 
-    def settle(self, namespace: str, ids: Sequence[str], /) -> None:
-        """Before notes are written: take over what was edited by hand; what cannot be read is not written over."""
+    def prepare_write(self, namespace: str, ids: Sequence[str], /) -> None:
+        """Read manual edits before notes are written; refuse to overwrite a file that cannot be read."""
         self.refresh(namespace, ids)
-        for one in self._seen(namespace, ids):
+        for one in self._seen_files(namespace, ids):
             stat = self._stat(one.path)
             if stat is not None and _differs(one, stat):
                 raise StoreError(
                     f"{self.folder / one.path} was edited and cannot be read: repair it first (see check())"
                 )
 
-    def _seen(self, namespace: str, ids: Sequence[str]) -> list[Seen]:
-        known = cleaned(ids)
-        parts = [known[start : start + _CHUNK] for start in range(0, len(known), _CHUNK)]
-        return [one for part in parts for one in self._ledger.of(namespace, part).values()]
+    def _seen_files(self, namespace: str, ids: Sequence[str]) -> list[SeenFile]:
+        wanted = checked_ids(ids)
+        parts = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
+        return [one for part in parts for one in self._files.of(namespace, part).values()]
 
     def _stat(self, path: str) -> os.stat_result | None:
         with suppress(FileNotFoundError):
             return (self.folder / path).stat()
         return None
 
-    def _take(self, fresh: Sequence[str], gone: set[str], seen: Mapping[str, Seen]) -> Synced:
-        """Read changed files into the index, take out what has no file any more, then set statuses and links."""
+    def _update(self, fresh: Sequence[str], gone: set[str], seen: Mapping[str, SeenFile]) -> SyncReport:
+        """Read changed files into the index, remove what has no file any more, then set statuses and links."""
         owners = {(one.namespace, one.id): path for path, one in seen.items() if path not in gone}
-        notes: list[tuple[Seen, Note]] = []
+        notes: list[tuple[SeenFile, Note]] = []
         problems: dict[str, str] = {}
         for path in fresh:
             old = seen.get(path)
@@ -101,45 +100,45 @@ class Folder:
                 problems[path] = str(error)
                 continue
             if old is not None and old.digest == entry.digest:
-                self._ledger.put([entry])  # touched, but the same
+                self._files.put([entry])  # a new time, but the same contents
             else:
                 notes.append((entry, note))
         self._store(notes)
-        self._ledger.remove([*gone])
+        self._files.remove([*gone])
         removed = self._sweep(owners)
         if notes or gone or removed:
-            everything = list(self._ledger.all().values())
+            everything = list(self._files.all().values())
             self._set_statuses(everything)
             self._set_links(everything)
         if notes:
-            self._noticed()
+            self._on_edit()
         added = sum(entry.path not in seen for entry, _ in notes)
-        return Synced(added, len(notes) - added, removed, problems)
+        return SyncReport(added, len(notes) - added, removed, problems)
 
-    def _read(self, path: str, old: Seen | None) -> tuple[Seen, Note]:
+    def _read(self, path: str, old: SeenFile | None) -> tuple[SeenFile, Note]:
         full = self.folder / path
         data, stat = full.read_bytes(), full.stat()
         text = data.decode("utf-8", "replace")
         note = parse_note(text, default_id=path.removesuffix(".md"), modified=stat.st_mtime)
-        entry, memory = _seen(path, note, data, stat), note.memory
+        entry, memory = _seen_file(path, note, data, stat), note.memory
         if old is None and memory.created_at is None:
             memory = replace(memory, created_at=memory.updated_at)
-        if old is not None and old.vitals == entry.vitals:  # the note says nothing new about them: the index knows more
+        if old is not None and old.vitals == entry.vitals:  # unchanged in the note: the index has newer values
             memory = replace(memory, strength=1.0, access_count=0, last_accessed=None)
         return entry, note._replace(memory=memory)
 
-    def _store(self, notes: Sequence[tuple[Seen, Note]]) -> None:
-        spaces: dict[str, list[tuple[Seen, Note]]] = {}
+    def _store(self, notes: Sequence[tuple[SeenFile, Note]]) -> None:
+        spaces: dict[str, list[tuple[SeenFile, Note]]] = {}
         for entry, note in notes:
             spaces.setdefault(entry.namespace, []).append((entry, note))
         for namespace, pairs in spaces.items():
             for start in range(0, len(pairs), _CHUNK):
                 part = pairs[start : start + _CHUNK]
                 self._index.put([note.memory for _, note in part], namespace=namespace, strict=False)
-                self._ledger.put([entry for entry, _ in part])
+                self._files.put([entry for entry, _ in part])
 
     def _sweep(self, owners: Mapping[tuple[str, str], str]) -> int:
-        """Delete from the index what no file holds."""
+        """Delete memories without a file from the index."""
         removed = 0
         for namespace in self._index.namespaces():
             ids = self._index.ids(view=View(namespace, superseded=True))
@@ -147,13 +146,13 @@ class Folder:
             removed += self._index.delete(orphans, namespace=namespace) if orphans else 0
         return removed
 
-    def _set_statuses(self, everything: Sequence[Seen]) -> None:
-        """A note that does not state its status is superseded as long as another note says so."""
+    def _set_statuses(self, everything: Sequence[SeenFile]) -> None:
+        """A note that states no status is superseded as long as another note supersedes it."""
         hidden = {(one.namespace, one.supersedes) for one in everything if one.supersedes is not None}
         for namespace in self._index.namespaces():
-            shown = self._index.ids(view=View(namespace))
-            open_ = [one.id for one in everything if one.namespace == namespace and one.status is None]
-            wrong = [id_ for id_ in open_ if (id_ in shown) == ((namespace, id_) in hidden)]
+            visible = self._index.ids(view=View(namespace))
+            unstated = [one.id for one in everything if one.namespace == namespace and one.status is None]
+            wrong = [id_ for id_ in unstated if (id_ in visible) == ((namespace, id_) in hidden)]
             found = self._index.get(wrong, view=View(namespace, superseded=True))
             status: Status = "superseded"
             changed = [
@@ -163,32 +162,32 @@ class Folder:
             ]
             self._index.put(changed, namespace=namespace, strict=False)
 
-    def _set_links(self, everything: Sequence[Seen]) -> None:
-        """The links of the index are those that notes name and whose both ends are there."""
+    def _set_links(self, everything: Sequence[SeenFile]) -> None:
+        """Set the links of the index to those that notes state and whose ends both exist."""
         for namespace in self._index.namespaces():
             view = View(namespace, superseded=True)
             ids = self._index.ids(view=view)
             named = [edge for one in everything if one.namespace == namespace for edge in one.links]
             wanted = {edge for edge in named if edge.a in ids and edge.b in ids}
-            standing = set(self._index.edges(view=view))
-            if standing - wanted:
-                self._index.unlink(sorted(standing - wanted), namespace=namespace)
-            if wanted - standing:
-                self._index.link(sorted(wanted - standing), namespace=namespace)
+            existing = set(self._index.edges(view=view))
+            if existing - wanted:
+                self._index.unlink(sorted(existing - wanted), namespace=namespace)
+            if wanted - existing:
+                self._index.link(sorted(wanted - existing), namespace=namespace)
 
     # --- writing
 
     def write(self, namespace: str, ids: Iterable[str], /) -> None:
-        """Write memories to their notes as the index now shows them."""
+        """Write the current state of memories to their notes."""
         wanted = list(dict.fromkeys(ids))
         for start in range(0, len(wanted), _CHUNK):
             part = wanted[start : start + _CHUNK]
-            seen = self._ledger.of(namespace, part)
+            seen = self._files.of(namespace, part)
             memories = self._index.get(part, view=View(namespace, superseded=True))
             entries = [self._write(memory, seen.get(memory.id)) for memory in memories if memory is not None]
-            self._ledger.put(entries)
+            self._files.put(entries)
 
-    def _write(self, memory: Memory, old: Seen | None, links: tuple[Edge, ...] | None = None) -> Seen:
+    def _write(self, memory: Memory, old: SeenFile | None, links: tuple[Edge, ...] | None = None) -> SeenFile:
         path = old.path if old is not None else self._new_path(memory)
         note = Note(memory, (old.links if old is not None else ()) if links is None else links)
         full = self.folder / path
@@ -200,7 +199,7 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
         part.replace(full)
-        return _seen(path, note, data, full.stat())
+        return _seen_file(path, note, data, full.stat())
 
     def _new_path(self, memory: Memory) -> str:
         folder = f"{file_name(memory.namespace)}/" if memory.namespace else ""
@@ -212,59 +211,59 @@ class Folder:
         return path
 
     def write_links(self, namespace: str, edges: Iterable[Edge], /) -> None:
-        """Write the notes at both ends of some links with the links that now stand."""
+        """Write the notes at both ends of some links with their current links."""
         ends = list(dict.fromkeys(clean(end) for edge in edges for end in edge[:2]))
         view = View(namespace, superseded=True)
-        standing = self._index.edges(view=view)
-        seen = self._ledger.of(namespace, ends)
+        existing = self._index.edges(view=view)
+        seen = self._files.of(namespace, ends)
         entries = []
         for memory in self._index.get(ends, view=view):
             if memory is not None:
-                links = tuple(sorted(edge for edge in standing if edge.a == memory.id))
+                links = tuple(sorted(edge for edge in existing if edge.a == memory.id))
                 old = seen.get(memory.id)
                 if old is None or links != old.links:
                     entries.append(self._write(memory, old, links))
-        self._ledger.put(entries)
+        self._files.put(entries)
 
     def write_all(self) -> None:
-        """Write every memory of the index to its note, and remove the notes of those that are gone."""
+        """Write every memory of the index to its note, and remove the notes of deleted memories."""
         for namespace in self._index.namespaces():
             view = View(namespace, superseded=True)
             self.write(namespace, sorted(self._index.ids(view=view)))
             self.write_links(namespace, self._index.edges(view=view))
-        for path, one in self._ledger.all().items():
+        for path, one in self._files.all().items():
             if one.id not in self._index.ids(view=View(one.namespace, superseded=True)):
                 (self.folder / path).unlink(missing_ok=True)
-                self._ledger.remove([path])
+                self._files.remove([path])
 
     def remove(self, namespace: str, ids: Sequence[str], /) -> list[Edge]:
-        """Remove the notes of memories; the links that other notes have to them (see `write_links`)."""
-        known = cleaned(ids)
-        links = [edge for edge in self._index.edges(view=View(namespace, superseded=True)) if edge.b in set(known)]
-        self.settle(namespace, sorted({edge.a for edge in links} - set(known)))
-        self.refresh(namespace, known)
-        paths = [one.path for one in self._seen(namespace, known)]
+        """Remove the notes of memories; returns the links of other notes to them, for `write_links`."""
+        removed = checked_ids(ids)
+        links = [edge for edge in self._index.edges(view=View(namespace, superseded=True)) if edge.b in set(removed)]
+        self.prepare_write(namespace, sorted({edge.a for edge in links} - set(removed)))
+        self.refresh(namespace, removed)
+        paths = [one.path for one in self._seen_files(namespace, removed)]
         for path in paths:
             (self.folder / path).unlink(missing_ok=True)
-        self._ledger.remove(paths)
+        self._files.remove(paths)
         return links
 
 
 def read_notes(folder: str | Path, /) -> Iterator[Memory]:
-    """The memories of a folder of notes, each after what it supersedes: for importing them into another store."""
-    root, found = Path(folder), dict[str, Memory]()
+    """The memories of a folder of notes, each after the one it supersedes, for an import into another store."""
+    root, notes = Path(folder), dict[str, Memory]()
     for path, stat in sorted(_walk(Path(folder))):
         text = (root / path).read_bytes().decode("utf-8", "replace")
         try:
             memory = parse_note(text, default_id=path.removesuffix(".md"), modified=stat.st_mtime).memory
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
-        if memory.id in found:
+        if memory.id in notes:
             raise ConfigError(f"{path}: another note has the id {memory.id!r} already")
-        found[memory.id] = memory
-    while found:
-        ready = [id_ for id_, memory in found.items() if memory.supersedes not in found] or list(found)  # or a circle
-        yield from [found.pop(id_) for id_ in ready]
+        notes[memory.id] = memory
+    while notes:
+        ready = [id_ for id_, memory in notes.items() if memory.supersedes not in notes] or list(notes)  # or a circle
+        yield from [notes.pop(id_) for id_ in ready]
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -273,19 +272,19 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
         for name in files:
             if name.endswith(".md") and not name.startswith("."):
                 full = Path(parent, name)
-                with suppress(FileNotFoundError):  # removed while we looked
+                with suppress(FileNotFoundError):  # removed during the walk
                     yield full.relative_to(folder).as_posix(), full.stat()
 
 
-def _differs(seen: Seen | None, stat: os.stat_result) -> bool:
+def _differs(seen: SeenFile | None, stat: os.stat_result) -> bool:
     return seen is None or (seen.modified, seen.size) != (stat.st_mtime_ns, stat.st_size)
 
 
-def _seen(path: str, note: Note, data: bytes, stat: os.stat_result) -> Seen:
+def _seen_file(path: str, note: Note, data: bytes, stat: os.stat_result) -> SeenFile:
     memory = note.memory
     vitals = json.dumps([memory.strength, memory.access_count, str(memory.last_accessed)])
-    status = memory.status if note.says_status else None
-    return Seen(
+    status = memory.status if note.states_status else None
+    return SeenFile(
         path, memory.namespace, memory.id, stat.st_mtime_ns, stat.st_size, hashlib.sha256(data).hexdigest(),
         status, memory.supersedes, vitals, note.links,
     )  # fmt: skip

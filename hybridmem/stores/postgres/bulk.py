@@ -1,4 +1,4 @@
-"""Many rows at once: arrays in one statement when they are few, COPY written by hand when they are many."""
+"""Bulk insertion of rows: arrays in one statement for few rows, COPY for many."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound or copied
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from hybridmem.stores.sql.codec import clean
+from hybridmem.core.validation import clean
 
 __all__ = ["insert", "insert_vectors"]
 
@@ -60,7 +60,7 @@ def _escaped(text: str) -> str:
 
 
 def insert_vectors(raw: Raw, rows: Sequence[tuple[str, int, int, Any]], /) -> None:
-    """Insert (namespace, mem, dimension, unit vector): as pgvector's own bytes when they are many."""
+    """Insert (namespace, mem, dimension, unit vector) rows: in pgvector's binary format for many rows."""
     if not rows:
         return
     ordered = sorted(rows, key=lambda row: row[1])

@@ -1,7 +1,7 @@
-"""Searches from an event loop: a few at a time in threads, the others wait as coroutines; a cancelled one lets go.
+"""Blocking searches called from an event loop: a limited number in threads, with cancellation.
 
-A search computes between its statements (fusing, spreading), so it belongs in a thread; one that only waits for a free
-connection does not. Cancelling stops the statement in the server and closes its connection; the pool makes a new one.
+A search computes between its statements, so it runs in a thread. A search that waits for a free connection waits as a
+coroutine. Cancelling a search stops its statement in the server and closes its connection; the pool makes a new one.
 """
 
 from __future__ import annotations
@@ -19,90 +19,91 @@ import psycopg
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import StoreBusyError
 
-__all__ = ["Turns", "held", "in_turn"]
+__all__ = ["CallLimiter", "cancellable", "in_limited_call"]
 
 Raw = psycopg.Connection[Any]
-_STOP_WITHIN = 5.0
-_current: contextvars.ContextVar[_Turn | None] = contextvars.ContextVar("hybridmem_turn", default=None)
+_STOP_TIMEOUT = 5.0
+_current: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("hybridmem_call", default=None)
 
 
-class Turns:
-    """Lets `limit` calls run at once on each event loop, in the order in which they came."""
+class CallLimiter:
+    """Runs at most `limit` calls at a time for each event loop, in the order of arrival."""
 
     def __init__(self, limit: int, /) -> None:
         self._limit = limit
-        self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._semaphores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             weakref.WeakKeyDictionary()
         )
 
     async def run(self, call: Callable[[], Any], /) -> Any:
-        """Wait for a turn, then run a blocking call in a thread; cancelling it ends what it asks of the server."""
-        gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._limit))
-        async with gate:
-            turn = _Turn()
-            mine = _current.set(turn)  # the thread, and those of its arms, inherit it
+        """Run a blocking call in a thread once a slot is free; cancellation stops its statements in the server."""
+        semaphore = self._semaphores.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._limit))
+        async with semaphore:
+            running = _Call()
+            token = _current.set(running)  # inherited by the thread and by the threads of its arms
             try:
                 return await in_thread(call)
             except asyncio.CancelledError:
-                turn.end()
+                running.cancel()
                 raise
             finally:
-                _current.reset(mine)
+                _current.reset(token)
 
 
-class _Turn:
-    """One call on its way: the connections that it holds right now."""
+class _Call:
+    """One running call and the connections that it uses."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holds: list[Raw] = []
-        self._over = False
+        self._connections: list[Raw] = []
+        self._cancelled = False
 
-    def take(self, raw: Raw) -> bool:
+    def add(self, raw: Raw) -> bool:
+        """Register a connection; False when the call was cancelled."""
         with self._lock:
-            if not self._over:
-                self._holds.append(raw)
-            return not self._over
+            if not self._cancelled:
+                self._connections.append(raw)
+            return not self._cancelled
 
-    def give(self, raw: Raw) -> bool:
-        """Let go of a connection; whether it is still good."""
+    def remove(self, raw: Raw) -> bool:
+        """Unregister a connection; False when the call was cancelled."""
         with self._lock:
-            self._holds.remove(raw)
-            return not self._over
+            self._connections.remove(raw)
+            return not self._cancelled
 
-    def end(self) -> None:
-        """Stop what is running. Asking the server to stop it takes a connection of its own: not on the loop."""
+    def cancel(self) -> None:
+        """Stop the running statements, in threads: a request to stop opens a connection of its own."""
         with self._lock:
-            self._over = True
-            running = list(self._holds)
-        for raw in running:
+            self._cancelled = True
+            connections = list(self._connections)
+        for raw in connections:
             threading.Thread(target=_stop, args=(raw,), name="hybridmem-cancel", daemon=True).start()
 
 
 def _stop(raw: Raw) -> None:
-    with suppress(psycopg.Error):  # it has just ended by itself, or the server is gone
-        raw.cancel_safe(timeout=_STOP_WITHIN)
+    with suppress(psycopg.Error):  # the statement has just ended, or the server cannot be reached
+        raw.cancel_safe(timeout=_STOP_TIMEOUT)
 
 
-def in_turn() -> bool:
-    """Whether this is the work of a call that waited for its turn: it may wait for the others' statements too."""
+def in_limited_call() -> bool:
+    """Whether the current code runs inside `CallLimiter.run`: it may wait longer for a connection."""
     return _current.get() is not None
 
 
 @contextmanager
-def held(raw: Raw, /) -> Iterator[None]:
-    """While a connection does the work of a call that may be cancelled.
+def cancellable(raw: Raw, /) -> Iterator[None]:
+    """Registers a connection with the current call, so that a cancellation stops its statement.
 
-    One whose call was cancelled is closed: a late request to stop must not meet the next user's statement.
+    The connection of a cancelled call is closed: a late request to stop must not reach the next user's statement.
     """
-    turn = _current.get()
-    if turn is None:
+    call = _current.get()
+    if call is None:
         yield
         return
-    if not turn.take(raw):
+    if not call.add(raw):
         raise StoreBusyError("the search was cancelled")
     try:
         yield
     finally:
-        if not turn.give(raw):
+        if not call.remove(raw):
             raw.close()

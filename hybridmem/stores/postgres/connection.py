@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a pool that survives restarts of the server, and errors in our own words."""
+"""Connections to PostgreSQL: a pool that survives restarts of the server, and translation of errors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from psycopg.pq import Format, TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from hybridmem.core import validation
+from hybridmem.core.validation import clean
 from hybridmem.errors import (
-    ConfigError,
     HybridMemError,
     SchemaVersionError,
     StoreBusyError,
     StoreClosedError,
     StoreError,
 )
-from hybridmem.stores.postgres.cancellation import held, in_turn
-from hybridmem.stores.sql.codec import clean
+from hybridmem.stores.postgres.cancellation import cancellable, in_limited_call
 
 __all__ = ["Conn", "Database", "Limits", "Packed", "adapt", "explain", "is_lost", "is_refused", "one_line", "translate"]
 
@@ -39,7 +39,7 @@ Raw = psycopg.Connection[Any]
 
 
 class Conn:
-    """A connection as the SQL that stores share sees it: `?` for bound values; `stream` reads rows as asked for."""
+    """A connection for the SQL shared with SQLite: `?` for bound values; `stream` reads rows as they are consumed."""
 
     __slots__ = ("_cursors", "_stream", "raw")
 
@@ -49,14 +49,14 @@ class Conn:
         self._cursors: list[Any] = []
 
     def seq_at(self, moment: float) -> int:
-        """The last seq recorded at or before a moment, in one look."""
+        """The last seq recorded at or before a time, in one statement."""
         query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
         both = [query.format(table) for table in ("versions", "edge_log")]
         row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
         return int(row[0]) if row else 0
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one statement; a cursor over its rows."""
+        """Run one statement; returns a cursor over its rows."""
         if not self._stream or not statement.startswith("SELECT"):
             return self.raw.execute(translate(statement), parameters)
         cursor = self.raw.cursor(name=f"s{random.getrandbits(48):x}")
@@ -70,7 +70,7 @@ class Conn:
             cursor.executemany(translate(statement), rows)
 
     def close(self) -> None:
-        """Close what was streamed, read to its end or not."""
+        """Close the cursors of streamed statements."""
         for cursor in self._cursors:
             cursor.close()
 
@@ -79,14 +79,14 @@ _INSERT_NEW = re.compile(r"^INSERT OR IGNORE INTO (.*)$", re.DOTALL)
 
 
 class _Dumper(StrDumperUnknown):
-    """NUL and lone surrogates never reach the server, wherever a text came from."""
+    """Replaces NUL and lone surrogates, which the server does not accept."""
 
     def dump(self, obj: str) -> Any:
         return super().dump(clean(obj))
 
 
 class Packed(bytes):
-    """A value in the server's own bytes: bound as it is, of the type that the statement casts it to."""
+    """A value in the server's binary format, bound unchanged; the statement casts it to its type."""
 
 
 class _PackedDumper(Dumper):
@@ -97,7 +97,7 @@ class _PackedDumper(Dumper):
 
 
 class _JsonLoader(Loader):
-    """JSON stays text: the codec reads it, the same way for every store."""
+    """Leaves JSON as text, which the codec of all stores reads."""
 
     format = Format.TEXT
 
@@ -106,7 +106,7 @@ class _JsonLoader(Loader):
 
 
 def adapt(conn: Connection[Any], /) -> None:
-    """Let a connection speak as above."""
+    """Register the dumpers and loaders above with a connection."""
     conn.adapters.register_dumper(str, _Dumper)
     conn.adapters.register_dumper(Packed, _PackedDumper)
     conn.adapters.register_loader("json", _JsonLoader)
@@ -114,13 +114,13 @@ def adapt(conn: Connection[Any], /) -> None:
 
 @lru_cache(maxsize=2048)
 def translate(sql: str, /) -> str:
-    """A statement that SQLite and PostgreSQL share, in psycopg's spelling."""
+    """A statement shared with SQLite in psycopg's notation."""
     sql = _INSERT_NEW.sub(r"INSERT INTO \1 ON CONFLICT DO NOTHING", sql)
     return sql.replace("%", "%%").replace("?", "%s")
 
 
 def is_lost(error: BaseException, /) -> bool:
-    """Whether the server could not be reached, or went away: the state of the work is not the cause."""
+    """Whether the connection to the server failed or was lost."""
     if isinstance(error, TooManyRequests | PoolClosed):
         return False
     state = getattr(error, "sqlstate", None)
@@ -128,11 +128,11 @@ def is_lost(error: BaseException, /) -> bool:
 
 
 def is_refused(error: BaseException | None, /) -> bool:
-    """Whether the server is there but will never let us in: another try would end the same."""
-    return error is not None and "FATAL" in str(error) and any(words in str(error) for words in _NEVER)
+    """Whether the server refuses this login for good, so that a repeated attempt is pointless."""
+    return error is not None and "FATAL" in str(error) and any(reason in str(error) for reason in _REFUSALS)
 
 
-_NEVER = ("does not exist", "authentication failed", "pg_hba.conf", "not permitted to log in")
+_REFUSALS = ("does not exist", "authentication failed", "pg_hba.conf", "not permitted to log in")
 _POOL: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (PoolClosed, StoreClosedError, "the store is closed"),
     (TooManyRequests, StoreBusyError, "no connection within busy_timeout; raise pool_size"),
@@ -150,21 +150,21 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
 
 
 def explain(error: BaseException, name: str, why: BaseException | None = None, /) -> StoreError:
-    """An error of the driver in our own words; `why` the last attempt to connect failed, where that is the matter."""
+    """The StoreError for an error of the driver; `why` is the last failed attempt to connect, if any."""
     if is_refused(error):
-        return StoreError(f"{name}: the server does not let us in (PostgreSQL: {one_line(error)})")
-    for kind, ours, words in _POOL:
+        return StoreError(f"{name}: the server refuses the login (PostgreSQL: {one_line(error)})")
+    for kind, ours, message in _POOL:
         if isinstance(error, kind):
             reason = why if kind is PoolTimeout and why is not None else error
-            return ours(f"{name}: {words} ({one_line(reason)})")
+            return ours(f"{name}: {message} ({one_line(reason)})")
     state = getattr(error, "sqlstate", None) or ""
     if state in _STATES:
         ours, text = _STATES[state]
         return ours(f"{text.format(name=name)} (PostgreSQL: {one_line(error)})")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and is_lost(error):
         return StoreError(
-            f"{name}: the connection was lost or refused. A read can be asked again; of a write it is not known "
-            f"whether it was kept: look before writing again (PostgreSQL: {one_line(error)})"
+            f"{name}: the connection was lost or refused. Repeat a read. A write may or may not have been "
+            f"committed: check before writing again (PostgreSQL: {one_line(error)})"
         )
     return StoreError(f"{name}: {one_line(error)}")
 
@@ -175,34 +175,30 @@ def one_line(error: BaseException, /) -> str:
 
 
 LOCK = 0x48794D65
-"""The advisory lock of a schema: writers share it; whoever rebuilds everything holds it alone."""
-_AT_ONCE = 0.001
-"""Seconds to wait for what may be done without; one that is free is there at once, else the pool grows meanwhile."""
+"""The advisory lock of a schema: writers share it; a rebuild holds it exclusively."""
+_SECOND_CONNECTION_WAIT = 0.001
+"""Seconds to wait for an optional second connection; the pool grows meanwhile."""
 T = TypeVar("T")
-Raw = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long to wait for what, in seconds, and how many connections to hold."""
+    """Timeouts in seconds, and the size of the pool."""
 
     pool_size: int = 10
     statement_timeout: float = 30.0
     busy_timeout: float = 5.0
     reconnect: float = 10.0
-    """For so long a read is tried again while the server cannot be reached, such as during its restart."""
+    """How long a read is repeated while the server cannot be reached, such as during its restart."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.pool_size, bool) or not isinstance(self.pool_size, int) or self.pool_size < 1:
-            raise ConfigError(f"pool_size must be a whole number from 1 up, not {self.pool_size!r}")
+        validation.integer("pool_size", self.pool_size, "a whole number from 1 up", low=1)
         for name in ("statement_timeout", "busy_timeout", "reconnect"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConfigError(f"{name} must be a number of seconds >= 0, not {value!r}")
+            validation.number(name, getattr(self, name), "a number of seconds from 0 up", low=0)
 
 
 class Database:
-    """One server as one store sees it: its pool, and how work is done on it."""
+    """One server and schema: the pool of connections, reads, snapshots and write transactions."""
 
     def __init__(
         self,
@@ -214,7 +210,7 @@ class Database:
         settings: dict[str, str] | None = None,
         must_admit: bool = True,
     ) -> None:
-        """Open the pool; where the server will never let us in (`must_admit`), say so at once."""
+        """Open the pool; with `must_admit` a refused login raises at once."""
         self.url, self.schema, self.limits = url, schema, limits
         self.name = _without_password(url)
         self._settings = settings or {}
@@ -224,7 +220,7 @@ class Database:
         self._opened = 0.0
         self._lent: set[int] = set()
         self._why: psycopg.Error | None = None
-        if must_admit and (refusal := self._knock()) is not None and is_refused(refusal):
+        if must_admit and (refusal := self._probe()) is not None and is_refused(refusal):
             raise explain(refusal, self.name) from refusal
         self._pool = self._open()
 
@@ -258,7 +254,7 @@ class Database:
         )
         places += [name for (name,) in found if name not in places]
         conn.execute(sql.SQL("SET search_path = {}").format(sql.SQL(", ").join(map(sql.Identifier, places))))
-        for name, value in self._settings.items():  # a name with a dot that the server does not know yet is allowed
+        for name, value in self._settings.items():  # PostgreSQL accepts settings of extensions that are not loaded yet
             conn.execute("SELECT set_config(%s, %s, false)", (name, value))
 
     @property
@@ -275,14 +271,14 @@ class Database:
     # --- reading
 
     def read(self, work: Callable[[Conn], T], /) -> T:
-        """Run a read that may be run again: it is, until the server can be reached or `reconnect` is over."""
+        """The result of a read, repeated after a lost connection until `reconnect` seconds have passed."""
         deadline = time.monotonic() + self.limits.reconnect
         while True:
             start = time.monotonic()
             try:
                 pool, raw = self._take()
                 try:
-                    with held(raw):
+                    with cancellable(raw):
                         return work(Conn(raw))
                 finally:
                     self._give(pool, raw)
@@ -292,26 +288,26 @@ class Database:
             except (psycopg.Error, TooManyRequests) as error:
                 raise explain(error, self.name) from error
 
-    def read_beside(self, work: Callable[[Conn, Conn], T], /) -> T:
-        """The same on two connections; on one, twice given, where no second one is free: nobody waits for it."""
+    def read_on_two(self, work: Callable[[Conn, Conn], T], /) -> T:
+        """The result of a read on two connections; the same one is passed twice when no second one is free."""
 
-        def beside(conn: Conn) -> T:
+        def on_two(conn: Conn) -> T:
             pool = self.pool
             try:
-                raw = self._lend(pool, _AT_ONCE)
+                raw = self._lend(pool, _SECOND_CONNECTION_WAIT)
             except PoolTimeout:
                 return work(conn, conn)
             try:
-                with held(raw):
+                with cancellable(raw):
                     return work(conn, Conn(raw))
             finally:
                 self._give(pool, raw)
 
-        return self.read(beside)
+        return self.read(on_two)
 
     @contextmanager
     def snapshot(self, *, stream: bool = False) -> Iterator[Conn]:
-        """A connection that sees one moment of the store, however many statements are run on it."""
+        """A connection in a read transaction: all its statements see the same state of the store."""
         with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as raw:
             conn = Conn(raw, stream=stream)
             try:
@@ -323,9 +319,9 @@ class Database:
 
     @contextmanager
     def write(self, *, alone: bool = False) -> Iterator[Conn]:
-        """One transaction: everything in it happens, or nothing does.
+        """One write transaction: it is committed as a whole or rolled back.
 
-        Writers share the lock of the store; whoever changes everything holds it alone.
+        Writers share the lock of the store; `alone` holds it exclusively, for changes to the whole store.
         """
         shared = "" if alone else "_shared"
         begin = f"BEGIN; SELECT pg_advisory_xact_lock{shared}({LOCK}, {zlib.crc32(self.schema.encode()) >> 1})"
@@ -334,8 +330,8 @@ class Database:
 
     @contextmanager
     def alone(self) -> Iterator[Conn]:
-        """A connection outside a transaction, without a limit of time: for work that takes as long as it takes."""
-        with self._translated(), self.pool.connection() as raw:  # one more than counted: it is rare
+        """A connection outside a transaction and without timeouts, for long work such as building an index."""
+        with self._translated(), self.pool.connection() as raw:  # not counted among the lent connections
             raw.execute("SET statement_timeout = 0")
             raw.execute("SET lock_timeout = 0")
             try:
@@ -349,7 +345,7 @@ class Database:
         with self._translated():
             pool, raw = self._begin(begin)
             try:
-                with held(raw):
+                with cancellable(raw):
                     yield raw
                 raw.execute("COMMIT")
             except BaseException:
@@ -360,7 +356,7 @@ class Database:
                 self._give(pool, raw)
 
     def _begin(self, begin: str) -> tuple[ConnectionPool[Raw], Raw]:
-        """A connection with a transaction begun; one that broke while it lay idle is replaced first."""
+        """A connection with an open transaction; a connection that broke while idle is replaced first."""
         deadline = time.monotonic() + self.limits.reconnect
         while True:
             start = time.monotonic()
@@ -380,15 +376,15 @@ class Database:
                 return pool, raw
 
     def _renewed(self, error: psycopg.Error, since: float, deadline: float) -> bool:
-        """After an error: whether to try again. Of a lost server the pool is opened anew as soon as it answers."""
-        replaced = isinstance(error, PoolClosed) and not self._closed  # by another thread, while this one waited
+        """Whether to repeat the work after an error; after a lost server the pool is opened again once it answers."""
+        replaced = isinstance(error, PoolClosed) and not self._closed  # replaced by another thread
         if not replaced and not is_lost(error):
             return False
         while True:
             with self._lock:
-                if self._opened > since:  # another thread has just done it
+                if self._opened > since:  # another thread has replaced the pool
                     return True
-                if self._knock() is None:
+                if self._probe() is None:
                     old, self._pool = self._pool, self._open()
                     old.close(timeout=0)
                     return True
@@ -396,8 +392,8 @@ class Database:
                 return False
             time.sleep(0.05)
 
-    def _knock(self) -> psycopg.Error | None:
-        """Why the server does not answer, or None when it does."""
+    def _probe(self) -> psycopg.Error | None:
+        """The error of an attempt to connect; None when the server answers."""
         try:
             psycopg.connect(self.url, connect_timeout=2).close()
         except psycopg.Error as error:
@@ -407,15 +403,15 @@ class Database:
 
     def _take(self) -> tuple[ConnectionPool[Raw], Raw]:
         pool = self.pool
-        patience = (self.limits.statement_timeout or float("inf")) if in_turn() else 0.0
+        patience = (self.limits.statement_timeout or float("inf")) if in_limited_call() else 0.0
         deadline = time.monotonic() + patience
         while True:
             try:
                 return pool, self._lend(pool)
-            except PoolTimeout as error:  # noqa: PERF203 - a try is what the loop is for
+            except PoolTimeout as error:  # noqa: PERF203 - each attempt may time out
                 if len(self._lent) < self.limits.pool_size:
                     raise
-                if time.monotonic() >= deadline:  # all are lent out: no lost server
+                if time.monotonic() >= deadline:  # all connections are lent: the server is not lost
                     raise TooManyRequests(f"all {self.limits.pool_size} connections are in use") from error
 
     def _lend(self, pool: ConnectionPool[Raw], timeout: float | None = None) -> Raw:

@@ -1,4 +1,4 @@
-"""What is derived for searching in the server: terms, entities, metadata links and vectors of the memories on show."""
+"""Derived rows for the search in the server: terms, entities, metadata links and vectors of visible memories."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hybridmem.errors import ConfigError
 from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.stores.postgres.bulk import insert, insert_vectors
-from hybridmem.stores.postgres.search.engines import Doc, Lexical
+from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
 from hybridmem.stores.sql.codec import BODY, decode_vector
-from hybridmem.stores.sqlite.log import Head
+from hybridmem.stores.sql.log import Head
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.entities import spot
 
-__all__ = ["TERMS_TABLE", "Derived", "Deriver", "Stats", "Wanted", "recount_terms"]
+__all__ = ["TERMS_TABLE", "DerivedChange", "DerivedChanges", "Deriver", "Stats", "recount_terms"]
 
 Raw = psycopg.Connection[Any]
 
@@ -45,7 +45,7 @@ def _count_terms(raw: Raw, namespace: str, terms: Iterable[str], /) -> None:
 
 
 def _remove_postings(raw: Raw, namespace: str, mems: Sequence[int], /) -> None:
-    """Take the postings of memories away, and count them no more. A term that nobody has is forgotten, too."""
+    """Remove the postings of memories and update the counts of their terms; unused terms are deleted."""
     raw.execute(
         f"WITH gone AS (DELETE FROM postings p USING ({_TERMS}) q WHERE p.namespace = %s AND p.term = q.term "  # noqa: S608
         "AND p.mem = q.mem RETURNING p.term) UPDATE terms t SET n = t.n - g.n FROM (SELECT term, count(*) AS n "
@@ -60,17 +60,16 @@ def _remove_postings(raw: Raw, namespace: str, mems: Sequence[int], /) -> None:
 
 
 def recount_terms(raw: Raw, /) -> None:
-    """Count everything from the postings."""
+    """Rebuild the counts of terms from the postings."""
     raw.execute("DELETE FROM terms")
     raw.execute("INSERT INTO terms SELECT namespace, term, count(*) FROM postings GROUP BY 1, 2")
 
 
-Raw = psycopg.Connection[Any]
 _PLACE = {name: place for place, name in enumerate(BODY)}
 
 
 class Stats(NamedTuple):
-    """How a namespace's live statistics change: N, Σ|D|, and the number of vectors."""
+    """The change of a namespace's statistics: N, Σ|D| and the number of vectors."""
 
     memories: int = 0
     length: float = 0.0
@@ -78,39 +77,39 @@ class Stats(NamedTuple):
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What one memory is to have after a transaction."""
+class DerivedChange:
+    """The change of one memory's derived rows in a transaction."""
 
     head: Head
-    shown: bool
+    visible: bool
     before: bool
-    """Whether it was on show before, so that there is something to take away."""
+    """Whether it was visible before, so that it has derived rows to remove."""
     text: bool = False
-    """Whether its words are to be written again; otherwise only its vector is new."""
+    """Whether its terms change; otherwise only its vector does."""
     body: tuple[Any, ...] | None = None
     vector: bytes | None = None
 
 
 @dataclass(slots=True)
-class Derived:
-    """The memories of one transaction whose derived rows change."""
+class DerivedChanges:
+    """The changes of derived rows in one transaction, by memory."""
 
-    wanted: dict[int, Wanted] = field(default_factory=dict)
+    by_memory: dict[int, DerivedChange] = field(default_factory=dict)
 
-    def note(
+    def record(
         self,
         head: Head,
         /,
         *,
-        shown: bool,
+        visible: bool,
         before: bool,
         body: tuple[Any, ...] | None,
         vector: bytes | None,
         text: bool,
     ) -> None:
-        """The last word about a memory counts."""
-        item = self.wanted.setdefault(head.mem, Wanted(head, shown, before))
-        item.head, item.shown = head, shown
+        """Record the latest state of a memory."""
+        item = self.by_memory.setdefault(head.mem, DerivedChange(head, visible, before))
+        item.head, item.visible = head, visible
         item.text = item.text or text
         item.body = body if body is not None else item.body
         item.vector = vector if vector is not None else (item.vector if head.vector is not None else None)
@@ -118,7 +117,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Deriver:
-    """How memories become terms, entities and links: the same for every client of a store, so it is on record."""
+    """Derives terms, entities and links from memories. Its settings are stored, since all clients must use the same."""
 
     analyzer: Analyzer = field(default_factory=Analyzer)
     links_key: str = "links"
@@ -128,13 +127,13 @@ class Deriver:
 
     @classmethod
     def of(cls, analyzer: Analyzer, graph: GraphSettings | None, /) -> Deriver:
-        """From what a memory was opened with."""
+        """The deriver for the settings of a memory."""
         if graph is None:
             return cls(analyzer)
         return cls(analyzer, graph.links_key, graph.entities or "own", graph.max_fanout)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; a function is known by its name."""
+        """The settings as JSON values; a function is represented by its name."""
         named = self.entities if isinstance(self.entities, str) else f"function {self.entities.__qualname__}"
         analyzer = self.analyzer.to_dict()
         return {
@@ -149,42 +148,42 @@ class Deriver:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any], /) -> Deriver:
-        """From what is on record. A function cannot be: whoever opened the store with one has to write."""
+        """The deriver of a stored record. A function cannot be stored: only clients that pass it can write."""
         analyzer = Analyzer.from_dict(record["analyzer"])
         entities = record["entities"]
         if entities.startswith("function "):
-            entities = _unknown(entities)
+            entities = _missing_function(entities)
         return cls(analyzer, record["links_key"], entities, record["max_links"], Lexical.from_dict(record))
 
     def check_record(self, record: Mapping[str, Any] | None, /) -> None:
-        """Refuse to write once somebody has rebuilt the store with other settings than this client knows."""
+        """Refuse to write after another client has rebuilt the store with other settings."""
         if record is not None and record != self.to_dict():
             raise ConfigError("the store was rebuilt with other settings since it was opened here: open it again")
 
     # --- writing
 
-    def write(self, raw: Raw, derived: Derived, /) -> dict[str, Stats]:
-        """Bring the derived rows of a transaction's memories up to date; how each namespace's statistics change."""
+    def write(self, raw: Raw, derived: DerivedChanges, /) -> dict[str, Stats]:
+        """Update the derived rows of a transaction's memories; returns the change of each namespace's statistics."""
         changes: dict[str, Stats] = {}
-        by_space: dict[str, list[Wanted]] = defaultdict(list)
-        for item in derived.wanted.values():
-            if item.shown or item.before:
+        by_space: dict[str, list[DerivedChange]] = defaultdict(list)
+        for item in derived.by_memory.values():
+            if item.visible or item.before:
                 by_space[item.head.namespace].append(item)
         for namespace in sorted(by_space):
             changes[namespace] = self._write_space(raw, namespace, by_space[namespace])
         return changes
 
-    def _write_space(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> Stats:
-        words = [item for item in items if item.text and (item.shown or item.before)]
-        old = [item for item in words if item.before]
-        lost, lost_length = remove_words(raw, namespace, old) if old else (0, 0.0)
-        new = [item for item in words if item.shown]
+    def _write_space(self, raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> Stats:
+        changed = [item for item in items if item.text and (item.visible or item.before)]
+        old = [item for item in changed if item.before]
+        lost, lost_length = remove_terms(raw, namespace, old) if old else (0, 0.0)
+        new = [item for item in changed if item.visible]
         self._load_bodies(raw, new)
-        length = self._add_words(raw, namespace, new) if new else 0.0
+        length = self._add_terms(raw, namespace, new) if new else 0.0
         self.lexical.replace(raw, namespace, [item.head.mem for item in old], self._docs(new))
         return Stats(len(new) - lost, length - lost_length, self._vectors(raw, namespace, items))
 
-    def _add_words(self, raw: Raw, namespace: str, items: Sequence[Wanted]) -> float:
+    def _add_terms(self, raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> float:
         documents: list[tuple[Any, ...]] = []
         postings: list[tuple[Any, ...]] = []
         mentions: list[tuple[Any, ...]] = []
@@ -205,13 +204,13 @@ class Deriver:
         insert(raw, "pointers", ("text", "text", "text"), pointers)
         return float(sum(row[2] for row in documents))
 
-    def _docs(self, items: Sequence[Wanted]) -> list[Doc]:
-        """What an engine beside the postings is given."""
-        if self.lexical.words is None:
+    def _docs(self, items: Sequence[DerivedChange]) -> list[DocumentTerms]:
+        """The terms for a lexical engine that has its own table."""
+        if self.lexical.engine_table is None:
             return []
         terms = self.analyzer.all_terms
         return [
-            Doc(item.head.mem, {name: terms(text) for name, text in _fields(item.body).items() if text})
+            DocumentTerms(item.head.mem, {name: terms(text) for name, text in _fields(item.body).items() if text})
             for item in items
             if item.body is not None
         ]
@@ -236,10 +235,10 @@ class Deriver:
             return []
         return list(dict.fromkeys(str(key) for key in value[: self.max_links]))
 
-    # --- what was written earlier
+    # --- rows of earlier transactions
 
     @staticmethod
-    def _load_bodies(raw: Raw, items: Sequence[Wanted]) -> None:
+    def _load_bodies(raw: Raw, items: Sequence[DerivedChange]) -> None:
         missing = {item.head.body: item for item in items if item.body is None}
         if missing:
             query = f"SELECT seq, {', '.join(BODY)} FROM bodies WHERE seq = ANY(%s)"  # noqa: S608
@@ -247,15 +246,15 @@ class Deriver:
                 missing[seq].body = tuple(body)
 
     @staticmethod
-    def _vectors(raw: Raw, namespace: str, items: Sequence[Wanted]) -> int:
-        """Replace the vectors that changed, appeared or went; how many more there are now."""
+    def _vectors(raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> int:
+        """Replace changed vectors; returns by how many their number grows."""
         if not _has_embeddings(raw, items):
             return 0
         old = [item.head.mem for item in items if item.before]
         gone = raw.execute(
             "DELETE FROM embeddings WHERE namespace = %s AND mem = ANY(%s)", (namespace, sorted(old))
         ).rowcount if old else 0  # fmt: skip
-        have = [item for item in items if item.shown and item.head.vector is not None]
+        have = [item for item in items if item.visible and item.head.vector is not None]
         missing = {item.head.vector: item for item in have if item.vector is None}
         if missing:
             for seq, data in raw.execute("SELECT seq, data FROM vectors WHERE seq = ANY(%s)", (list(missing),)):
@@ -265,8 +264,8 @@ class Deriver:
         return len(rows) - gone
 
 
-def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[int, float]:
-    """Take the terms, entities and links of memories away; how many had any, and Σ|D| of those."""
+def remove_terms(raw: Raw, namespace: str, items: Sequence[DerivedChange], /) -> tuple[int, float]:
+    """Remove the terms, entities and links of memories; returns how many had any, and their Σ|D|."""
     mems = sorted(item.head.mem for item in items)
     _remove_postings(raw, namespace, mems)
     lengths = raw.execute(
@@ -278,14 +277,14 @@ def remove_words(raw: Raw, namespace: str, items: Sequence[Wanted], /) -> tuple[
     return len(lengths), sum(row[0] for row in lengths)
 
 
-def _unknown(name: str) -> Callable[[str], Iterable[str]]:
+def _missing_function(name: str) -> Callable[[str], Iterable[str]]:
     def refuse(_text: str) -> Iterable[str]:
         raise ConfigError(
             f"this store finds entities by your {name}: to write, open it with "
             "HybridMemory(graph=GraphSettings(entities=…))"
         )
 
-    refuse.__qualname__ = name.removeprefix("function ")  # so that it goes by the name on record
+    refuse.__qualname__ = name.removeprefix("function ")  # so that `to_dict` gives the stored name
     return refuse
 
 
@@ -301,7 +300,7 @@ def _embedding(data: bytes | None) -> tuple[int, Any]:
     return len(row), row
 
 
-def _has_embeddings(raw: Raw, items: Sequence[Wanted]) -> bool:
+def _has_embeddings(raw: Raw, items: Sequence[DerivedChange]) -> bool:
     if any(item.vector is not None for item in items):
         return True
     if not any(item.before or item.head.vector is not None for item in items):

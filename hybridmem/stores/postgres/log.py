@@ -1,45 +1,65 @@
-"""Writing the log in PostgreSQL: rows gather here and go out together at the end, numbered in the order of commits.
+"""The log of one write transaction in PostgreSQL: buffered rows, sent together and numbered in the order of commits.
 
-One lock order for everybody, so that writers never wait for each other in a circle:
+All writers take locks in the same order, so that no deadlock is possible:
 
-    all writers share the store's lock  →  the namespace's row  →  the counter, last and for a moment
+    the store's lock (shared)  →  the namespace's row  →  the counter, last and for a short time
 
-Until the counter is reached, new numbers are provisional: BASE + 1, BASE + 2, …
+Until the counter is taken, new numbers are provisional: BASE + 1, BASE + 2, …
 """
+
+# ruff: noqa: S608 - every name put into a statement is ours; values of users are bound or copied
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import psycopg
+
 from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.graph.threads import asks
 from hybridmem.stores.postgres.connection import Conn
-from hybridmem.stores.postgres.derived import Derived, Deriver, Stats
-from hybridmem.stores.postgres.write_buffer import Numbers, WriteBuffer
-from hybridmem.stores.sqlite.log import COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log
+from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
+from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
 
 __all__ = ["PgLog"]
 
 BASE = 1 << 62
 _RECORD = "SELECT value FROM settings WHERE key = 'derived'"
-_HOLD = 20_000
-"""So many rows may gather before they are sent."""
+_BUFFER_LIMIT = 20_000
+"""The number of buffered rows from which they are sent."""
 
 _FETCH = (
-    f"SELECT m.asks, {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "  # noqa: S608
+    f"SELECT {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "
     "FROM memories m LEFT JOIN bodies b ON b.seq = m.body WHERE m.namespace = %s AND m.id = ANY(%s)"
 )
 
 
+Raw = psycopg.Connection[Any]
+Numbers = Callable[[int | None], Any]
+"""Converts the provisional number of a row to its final one."""
+_COPY_FROM = 64
+"""The number of rows from which COPY is faster than INSERT."""
+
+_TABLES = {
+    "versions": "seq, namespace, mem, at, op, live, body, vector, status, strength, access_count, last_accessed, "
+    "decayed, born",
+    "bodies": ", ".join(("seq", "namespace", *BODY_COLUMNS[1:])),
+    "vectors": "seq, namespace, data",
+    "edge_log": "seq, at, namespace, a, b, relation, weight, gone",
+    "memories": ", ".join(COLUMNS),
+}
+_SET = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[3:])
+
+
 class PgLog(Log):
-    """One write transaction's pen: decides nothing, the same `writes` as for SQLite tell it what to record."""
+    """Buffers the rows of one write transaction; `sql.write` decides what is recorded, as for SQLite."""
 
     def __init__(self, conn: Conn, /, *, now: float, deriver: Deriver, namespace: str | None = None) -> None:
-        """Lock one namespace; with None the transaction holds the whole store, and numbers are final at once."""
+        """Lock one namespace; None: the transaction holds the whole store, and numbers are final at once."""
         self.conn: Any = conn
         self.raw = conn.raw
         self._deriver = deriver
@@ -47,11 +67,11 @@ class PgLog(Log):
         self._missing = 0
         self._heads: dict[tuple[str, str], Head] = {}
         self._absent: set[tuple[str, str]] = set()
-        """Looked for and not there: under our lock that stays so."""
-        self._shown: dict[int, bool] = {}
-        """Whether the live view showed a memory before this transaction."""
+        """Ids that do not exist; the lock keeps this valid."""
+        self._was_visible: dict[int, bool] = {}
+        """Whether the live view contained a memory before this transaction."""
         self._buffer = WriteBuffer(conn.raw)
-        self._derived = Derived()
+        self._derived = DerivedChanges()
         self._offset: int | None = None
         self._advanced = 0
         self._start = BASE
@@ -66,7 +86,7 @@ class PgLog(Log):
     # --- locks
 
     def _lock_namespace(self, namespace: str, now: float) -> None:
-        query = f"SELECT at, ({_RECORD}) FROM spaces WHERE namespace = %s FOR UPDATE"  # noqa: S608 - ours
+        query = f"SELECT at, ({_RECORD}) FROM spaces WHERE namespace = %s FOR UPDATE"
         row = self.raw.execute(query, (namespace,)).fetchone()
         if row is None:
             self.raw.execute("INSERT INTO spaces (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,))
@@ -76,7 +96,7 @@ class PgLog(Log):
             self._deriver.check_record(row[1] and json.loads(row[1]))
 
     def _lock_all(self, now: float) -> None:
-        row = self.raw.execute(f"SELECT seq, at, ({_RECORD}) FROM advance(0, 0)").fetchone()  # noqa: S608 - ours
+        row = self.raw.execute(f"SELECT seq, at, ({_RECORD}) FROM advance(0, 0)").fetchone()
         if row is None:
             raise CorruptStoreError("the store's counter is missing")
         self._start, last, record = row
@@ -84,10 +104,10 @@ class PgLog(Log):
         self.at = max(now, last)
         self._offset = 0
 
-    # --- finding memories
+    # --- heads of memories
 
     def heads(self, namespace: str, ids: Iterable[str], /, *, text: bool = False) -> dict[str, Head]:  # noqa: ARG002
-        """The heads of the ids that this namespace has ever known, deleted ones too, with their text."""
+        """The heads of those ids that the namespace has ever contained, deleted ones too, with their text."""
         wanted = list(dict.fromkeys(ids))
         missing = [
             id_ for id_ in wanted if (namespace, id_) not in self._heads and (namespace, id_) not in self._absent
@@ -95,17 +115,16 @@ class PgLog(Log):
         if missing:
             self._absent.update((namespace, id_) for id_ in missing)
             for row in self.raw.execute(_FETCH, (namespace, missing)):
-                head = Head(*row[1:])
+                head = Head(*row)
                 self._heads[namespace, head.id] = head
                 self._absent.discard((namespace, head.id))
-                self._buffer.asks[head.mem] = row[0]
-                self._shown[head.mem] = _is_shown(head)
+                self._was_visible[head.mem] = _is_visible(head)
         found = {id_: self._heads[namespace, id_] for id_ in wanted if (namespace, id_) in self._heads}
         self._missing = len(wanted) - len(found)
         return found
 
     def head(self, namespace: str, id_: str, /) -> Head:
-        """The head of a memory, a fresh one if the namespace has never known it."""
+        """The head of a memory; a new one if the namespace has never contained it."""
         head = self._heads.get((namespace, id_))
         self._absent.discard((namespace, id_))
         if head is None:
@@ -117,7 +136,7 @@ class PgLog(Log):
         return head
 
     def prefetched(self, rows: Iterable[Mapping[str, Any]], /) -> Iterator[Mapping[str, Any]]:
-        """The same rows of an export, with the memories they speak of looked up a thousand at a time."""
+        """The rows of an export; the heads of their memories are read a thousand at a time."""
         stream = iter(rows)
         while part := list(islice(stream, 1000)):
             wanted: dict[str, list[str]] = {}
@@ -134,7 +153,7 @@ class PgLog(Log):
     def record(
         self, head: Head, op: int, /, *, body: tuple[Any, ...] | None = None, vector: bytes | None = None
     ) -> int:
-        """Append the next version of a memory: where `head` now stands, with a new body or vector if given."""
+        """Append the next version of a memory: the state in `head`, with a new body or vector if given."""
         self.seq = seq = self.seq + 1
         head.seq = seq
         head.born = head.born or seq
@@ -148,8 +167,7 @@ class PgLog(Log):
         if body is not None:
             head.body = seq
             head.title, head.text, head.supersedes = body[0], body[-1], body[11]
-            self._buffer.asks[head.mem] = asks(body[-1])
-            self._buffer.bodies.append((seq, namespace, head.words, *body))
+            self._buffer.bodies.append((seq, namespace, *body_derived(head), *body))
         if vector is not None:
             head.vector = seq
             self._buffer.vectors.append((seq, namespace, vector))
@@ -159,10 +177,14 @@ class PgLog(Log):
         )  # fmt: skip
         self._buffer.heads[head.mem] = head
         if op != VITALS:
-            self._derived.note(
-                head, shown=_is_shown(head), before=self._shown.get(head.mem, False), body=body, vector=vector,
+            self._derived.record(
+                head,
+                visible=_is_visible(head),
+                before=self._was_visible.get(head.mem, False),
+                body=body,
+                vector=vector,
                 text=op in (PUT, STATUS, DELETE, ERASE),
-            )  # fmt: skip
+            )
         return seq
 
     def link(self, namespace: str, edge: Edge, /, *, gone: bool = False) -> None:
@@ -173,7 +195,7 @@ class PgLog(Log):
         self._buffer.edges[namespace, edge.a, edge.b, edge.relation] = None if gone else (edge.weight, seq)
 
     def weights(self, namespace: str, edges: Sequence[Edge], /) -> dict[tuple[str, str, str], float]:
-        """The weights of those of these links that stand."""
+        """The weights of those links that exist."""
         keys = [edge[:3] for edge in edges]
         rows = self.raw.execute(
             "SELECT e.a, e.b, e.relation, e.weight FROM edges e JOIN unnest(%s::text[], %s::text[], %s::text[]) "
@@ -190,50 +212,50 @@ class PgLog(Log):
         return found
 
     def unlink_all(self, namespace: str, id_: str, /) -> None:
-        """Remove every link of a memory, so that none ever dangles."""
+        """Remove every link of a memory, so that no link has a missing end."""
         rows = self.raw.execute(
             "SELECT a, b, relation, weight FROM edges WHERE namespace = %s AND a = %s "
             "UNION SELECT a, b, relation, weight FROM edges WHERE namespace = %s AND b = %s",
             (namespace, id_, namespace, id_),
         ).fetchall()
-        standing = {row[:3]: row[3] for row in rows}
+        weights = {row[:3]: row[3] for row in rows}
         for key, pending in self._buffer.pending(namespace, id_):
-            standing.pop(key, None)
+            weights.pop(key, None)
             if pending is not None:
-                standing[key] = pending
-        for key, weight in standing.items():
+                weights[key] = pending
+        for key, weight in weights.items():
             self.link(namespace, Edge(key[0], key[1], key[2], weight), gone=True)
 
     # --- sending
 
     def flush(self) -> None:
-        """Send what has gathered, once it is much: the counter is taken as late as possible."""
-        if len(self._buffer) >= _HOLD:
+        """Send a full buffer; a smaller one waits, since the counter is taken as late as possible."""
+        if len(self._buffer) >= _BUFFER_LIMIT:
             self.send()
 
     def send(self) -> None:
-        """Send what has gathered: first what needs no number, then the counter, then the log."""
+        """Send the buffer: first the derived rows, which need no number, then the counter, then the log."""
         changes = self._deriver.write(self.raw, self._derived)
-        self._derived = Derived()
+        self._derived = DerivedChanges()
         number = self._numbers()
         last = number(self.seq) or 0
-        if self._start == BASE:  # an exact copy keeps the times it was given
-            self._buffer.date(self.at)
+        if self._start == BASE:  # an exact copy keeps its recorded times
+            self._buffer.set_time(self.at)
         spaces = {
             namespace: (last if namespace in self._touched else 0, self.at, changes.get(namespace, Stats()))
             for namespace in self._touched | changes.keys()
         }
-        self._buffer.send(number, spaces, known=set(self._shown))
-        for kept in (self._heads, self._shown, self._touched):
+        self._buffer.send(number, spaces, known=set(self._was_visible))
+        for kept in (self._heads, self._was_visible, self._touched):
             kept.clear()
 
     def _numbers(self) -> Numbers:
-        """From provisional numbers to final ones: take them from the counter, whose row stays ours until the commit."""
+        """The function from provisional to final numbers; the counter's row stays locked until the commit."""
         step = self.seq - self._start - self._advanced
         if self._offset is None or step:
             row = self.raw.execute("SELECT seq, at FROM advance(%s, %s)", (step, self.at)).fetchone()
             if row is None:
-                raise CorruptStoreError(f"the store's counter did not move by {step}: its row is missing")
+                raise CorruptStoreError(f"the store's counter did not advance by {step}: its row is missing")
             newest, at = row
             self._advanced += step
             if self._offset is None:
@@ -243,10 +265,137 @@ class PgLog(Log):
         return lambda seq: seq + offset if seq is not None and seq > BASE else seq
 
     def finish(self) -> None:
-        """Send the rest: the last act of the transaction."""
+        """Send the rest of the buffer: the last statements of the transaction."""
         if self.seq != self._start:
             self.send()
 
 
-def _is_shown(head: Head) -> bool:
+def _is_visible(head: Head) -> bool:
     return bool(head.live) and head.status != "superseded"
+
+
+class WriteBuffer:
+    """Rows that a transaction has recorded and not sent yet."""
+
+    def __init__(self, raw: Raw, /) -> None:
+        self._raw = raw
+        self.versions: list[tuple[Any, ...]] = []
+        self.bodies: list[tuple[Any, ...]] = []
+        self.vectors: list[tuple[Any, ...]] = []
+        self.links: list[tuple[Any, ...]] = []
+        self.edges: dict[tuple[str, str, str, str], tuple[float, int] | None] = {}
+        """Changed links: weight and number, or None for a removed link."""
+        self.heads: dict[int, Head] = {}
+
+    def __len__(self) -> int:
+        return len(self.versions) + len(self.links)
+
+    def forget(self, head: Head, /) -> None:
+        """Drop the buffered rows of a memory that is being erased."""
+        own = {row[0] for row in self.versions if row[2] == head.mem}
+        if own:
+            for rows in (self.versions, self.bodies, self.vectors):
+                rows[:] = [row for row in rows if row[0] not in own]
+        self.links = [
+            row for row in self.links if row[-1] or row[2] != head.namespace or head.id not in (row[3], row[4])
+        ]
+
+    def pending(self, namespace: str, id_: str, /) -> Iterator[tuple[tuple[str, str, str], float | None]]:
+        """The changed links of a memory: weight, or None for a removed link."""
+        for (space, a, b, relation), state in self.edges.items():
+            if space == namespace and id_ in (a, b):
+                yield (a, b, relation), None if state is None else state[0]
+
+    # --- sending
+
+    def send(self, number: Numbers, spaces: Mapping[str, tuple[int, float, Stats]], /, *, known: set[int]) -> None:
+        """Send all rows: `known` memories are updated, others inserted; `spaces` updates the rows of the namespaces."""
+        with self._pipelined():
+            self._insert("bodies", [(number(row[0]), *row[1:]) for row in self.bodies])
+            self._insert("vectors", [(number(row[0]), *row[1:]) for row in self.vectors])
+            self._insert(
+                "versions",
+                [
+                    (number(row[0]), *row[1:6], number(row[6]), number(row[7]), *row[8:13], number(row[13]))
+                    for row in self.versions
+                ],
+            )
+            self._send_memories(number, known)
+            self._send_edges(number)
+            for namespace in sorted(spaces):
+                seq, at, stats = spaces[namespace]
+                self._raw.execute(
+                    "INSERT INTO spaces AS s VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (namespace) DO UPDATE SET "
+                    "seq = greatest(s.seq, excluded.seq), at = greatest(s.at, excluded.at), memories = s.memories + "
+                    "excluded.memories, length = s.length + excluded.length, vectors = s.vectors + excluded.vectors",
+                    (namespace, seq, at, *stats),
+                )
+        for rows in (self.bodies, self.vectors, self.versions, self.links):
+            rows.clear()
+        for kept in (self.heads, self.edges):
+            kept.clear()
+
+    def set_time(self, at: float, /) -> None:
+        """Set the recorded time of all buffered rows."""
+        self.versions = [(*row[:3], at, *row[4:]) for row in self.versions]
+        self.links = [(row[0], at, *row[2:]) for row in self.links]
+
+    def _send_memories(self, number: Numbers, known: set[int]) -> None:
+        rows = []
+        for head in self.heads.values():
+            for name in ("seq", "written", "body", "vector", "born"):
+                setattr(head, name, number(getattr(head, name)))
+            row = [getattr(head, name) for name in COLUMNS]
+            row[5] = bool(row[5])
+            rows.append(tuple(row))
+        self._insert("memories", [row for row in rows if row[0] not in known])
+        changed = [row for row in rows if row[0] in known]
+        if changed:
+            marks = ", ".join(["%s"] * len(COLUMNS))
+            with self._raw.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO memories ({_TABLES['memories']}) VALUES ({marks}) "
+                    f"ON CONFLICT (mem) DO UPDATE SET {_SET}",
+                    changed,
+                )
+
+    def _send_edges(self, number: Numbers) -> None:
+        self._insert("edge_log", [(number(row[0]), *row[1:]) for row in self.links])
+        gone = [key for key, state in self.edges.items() if state is None]
+        if gone:
+            self._raw.execute(
+                "DELETE FROM edges e USING unnest(%s::text[], %s::text[], %s::text[], %s::text[]) "
+                "AS q (namespace, a, b, relation) WHERE (e.namespace, e.a, e.b, e.relation) = "
+                "(q.namespace, q.a, q.b, q.relation)",
+                tuple([key[i] for key in gone] for i in range(4)),
+            )
+        kept = [(*key, state[0], number(state[1])) for key, state in self.edges.items() if state]
+        if kept:
+            self._raw.execute(
+                "INSERT INTO edges SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], "
+                "%s::bigint[]) ON CONFLICT (namespace, a, b, relation) DO UPDATE SET weight = excluded.weight, "
+                "seq = excluded.seq",
+                tuple([row[i] for row in kept] for i in range(6)),
+            )
+
+    def _insert(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        if not rows:
+            return
+        columns = _TABLES[table]
+        with self._raw.cursor() as cursor:
+            if len(rows) >= _COPY_FROM:
+                with cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+                    for row in rows:
+                        copy.write_row(row)
+            else:
+                marks = ", ".join(["%s"] * len(rows[0]))
+                cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+
+    @contextmanager
+    def _pipelined(self) -> Iterator[None]:
+        """Sends few rows in one round trip; COPY cannot be part of a pipeline."""
+        if len(self) >= _COPY_FROM:
+            yield
+        else:
+            with self._raw.pipeline():
+                yield

@@ -1,4 +1,4 @@
-"""Where a search is run: on the replica as long as it is there and shows enough, else on the primary."""
+"""Routing of searches: to the replica while it can be reached and is current enough, otherwise to the primary."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class Router:
-    """Runs the statements of a search. `patient`: only a replica that shows what this store wrote will do."""
+    """Runs the statements of a search. `read_your_writes`: use the replica only once it has this store's writes."""
 
-    def __init__(self, primary: Database, replica: Database | None, /, *, patient: bool) -> None:
+    def __init__(self, primary: Database, replica: Database | None, /, *, read_your_writes: bool) -> None:
         self.primary, self.replica = primary, replica
         self.behind = False
-        """Whether the primary answers: the replica is gone, or does not show what was written."""
-        self._patient, self._written = patient, ""
+        """Whether the primary is used: the replica cannot be reached, or lacks writes of this store."""
+        self._read_your_writes, self._written = read_your_writes, ""
 
     def run(self, statement: SQL, /) -> Rows:
         """The rows of one statement."""
-        return self._on_one(lambda database: database.read(lambda conn: _sent(conn, statement).fetchall()))
+        return self._route(lambda database: database.read(lambda conn: _send(conn, statement).fetchall()))
 
     def run_both(self, first: SQL, second: SQL, /) -> tuple[Rows, Rows]:
-        """The rows of two statements that the server works on at the same time.
+        """The rows of two statements that the server runs at the same time.
 
-        Both are sent before anything is waited for, by one thread: two threads that send and wait were put on one
-        processor together with what they woke, and the other one stood idle.
+        One thread sends both before it waits. Two threads were slower: the operating system put them on one processor
+        together with the server processes they woke.
         """
 
         def work(one: Conn, other: Conn) -> tuple[Rows, Rows]:
-            if one is other:  # one after the other: in one pipeline the failure of either would break both
-                return _sent(one, first).fetchall(), _sent(one, second).fetchall()
+            if one is other:  # not in one pipeline, where the failure of either would break both
+                return _send(one, first).fetchall(), _send(one, second).fetchall()
             with one.raw.pipeline(), other.raw.pipeline():
-                sent = _sent(one, first), _sent(other, second)
+                sent = _send(one, first), _send(other, second)
                 return sent[0].fetchall(), sent[1].fetchall()
 
-        return self._on_one(lambda database: database.read_beside(work))
+        return self._route(lambda database: database.read_on_two(work))
 
-    def _on_one(self, ask: Callable[[Database], T]) -> T:
+    def _route(self, ask: Callable[[Database], T]) -> T:
         if self.replica is not None and not self.behind:
             try:
                 return ask(self.replica)
             except StoreError:
-                self.behind = True  # gone: the primary answers until the next question finds it again
+                self.behind = True  # the primary is used until `check` finds the replica again
         return ask(self.primary)
 
-    def look(self) -> None:
-        """Before a question: find out whether the replica is there and (if that was asked) shows what was written."""
+    def check(self) -> None:
+        """Before a query: find out whether the replica can be reached and has this store's writes."""
         if self.replica is None:
             return
         query = "SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= ?::pg_lsn"
@@ -64,9 +64,9 @@ class Router:
         else:
             self.behind = not rows[0][0]
 
-    def wrote(self) -> None:
-        """After a write: remember how far the primary's log has come, where a replica has to follow."""
-        if self.replica is not None and self._patient:
+    def record_write(self) -> None:
+        """After a write: record the position of the primary's log that the replica has to reach."""
+        if self.replica is not None and self._read_your_writes:
             query = "SELECT pg_current_wal_insert_lsn()::text"
             self._written = self.primary.read(lambda conn: conn.execute(query).fetchone()[0])
 
@@ -77,6 +77,6 @@ class Router:
             self.replica.close()
 
 
-def _sent(conn: Conn, statement: SQL) -> Any:
-    """Vectors come as they are rather than as hexadecimal text."""
+def _send(conn: Conn, statement: SQL) -> Any:
+    """Run a statement with binary results: vectors arrive as bytes instead of hexadecimal text."""
     return conn.raw.execute(translate(statement.text), statement.params, binary=True)

@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL: the log of `stores/schema.py`, and what is derived from it for searching in the server."""
+"""Schema in PostgreSQL: the tables of the log (see `sqlite/schema.py`), the derived tables, and migrations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from psycopg import sql
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
+from hybridmem.text.cues import cues_of, speaker_of
 
 __all__ = [
     "MIGRATIONS",
@@ -26,16 +27,16 @@ __all__ = [
     "version_of",
 ]
 
-VERSION = 3
+VERSION = 4
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
-#   counter    the one sequence; taken last in a write, so that numbers follow the order of commits
+#   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
 #   spaces     one row per namespace, locked by its writer: the newest seq, and live N and Σ|D| for BM25
-# Derived, for the memories that the live view shows (there, not superseded):
+# Derived, for the memories in the live view (not deleted, not superseded):
 #   documents  a memory's terms and length       postings   (namespace, term, memory, tf, length)
 #   terms      how many memories have a term     mentions   its entities
 #   pointers   the ids listed in its metadata
-#   embeddings its vector at length 1 (made with the first vector, since it needs pgvector)
+#   embeddings its vector at length 1 (created with the first vector, since it needs pgvector)
 TABLES = """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
@@ -54,7 +55,8 @@ CREATE TABLE memories (
   seq bigint NOT NULL, written bigint NOT NULL, live boolean NOT NULL, body bigint, vector bigint,
   status text NOT NULL, strength float8 NOT NULL, access_count bigint NOT NULL, last_accessed float8,
   decayed float8 NOT NULL, born bigint NOT NULL, source_id text, thread text COLLATE "C", created_at float8,
-  updated_at float8, confidence float8 NOT NULL, words integer NOT NULL, asks boolean NOT NULL DEFAULT false,
+  updated_at float8, confidence float8 NOT NULL, words integer NOT NULL,
+  speaker text, cues integer NOT NULL DEFAULT 0, event_at float8, expires_at float8,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born)
@@ -72,7 +74,9 @@ CREATE TABLE bodies (
   seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, words integer NOT NULL, title text NOT NULL,
   tags json, predicate text NOT NULL, subject text NOT NULL, source_id text, thread text, type text NOT NULL,
   entities json, created_at float8,
-  updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL);
+  updated_at float8, confidence float8 NOT NULL, supersedes text, metadata json, text text NOT NULL,
+  speaker text NOT NULL DEFAULT '', event_at float8, expires_at float8, spoken_by text,
+  cues integer NOT NULL DEFAULT 0);
 CREATE TABLE vectors (seq bigint PRIMARY KEY, namespace text COLLATE "C" NOT NULL, data bytea NOT NULL);
 ALTER TABLE vectors ALTER data SET STORAGE EXTERNAL;
 
@@ -118,7 +122,7 @@ TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
     "terms", "mentions", "pointers",
 )  # fmt: skip
-"""The tables whose rows belong to a namespace (and `embeddings`, once it is there)."""
+"""The tables whose rows belong to a namespace (and `embeddings`, once it exists)."""
 
 # What `hybridmem.core.times.epoch` reads from a JSON text or number, as SQL: NULL when it is no time.
 EPOCH = r"""
@@ -156,22 +160,22 @@ EXCEPTION WHEN data_exception THEN RETURN NULL;
 END $$
 """
 
-# The role's own name decides, which no statement of the role can change (a setting could be).
-_MINE = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
+# The policy uses the role's name, which the role cannot change; it could change a setting.
+_OWN_ROWS = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
 
 
 def protect(conn: Conn, table: str, /) -> None:
-    """Row-level security for one table: a role sees and changes the rows of its namespaces."""
+    """Enable row-level security for one table: a role reads and writes the rows of its namespaces."""
     conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
-    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_MINE}) WITH CHECK ({_MINE})")
+    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_OWN_ROWS}) WITH CHECK ({_OWN_ROWS})")
 
 
 Migration = Callable[[Conn], None]
 
 
 def _drop_full_indexes(conn: Conn) -> None:
-    """1 → 2: the HNSW indexes hold half-precision vectors; those of full vectors are built anew when searched."""
+    """1 → 2: HNSW indexes hold half-precision vectors; those of full vectors are built again when needed."""
     found = conn.raw.execute(
         "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema() "
         "AND indexname LIKE 'embeddings\\_hnsw\\_%'"
@@ -181,8 +185,8 @@ def _drop_full_indexes(conn: Conn) -> None:
 
 
 def _count_terms(conn: Conn) -> None:
-    """2 → 3: how many memories have a term is kept. Clients that do not count, and are still open, may not write."""
-    from hybridmem.stores.postgres.derived import Deriver  # which is built on these tables
+    """2 → 3: the number of memories with a term is stored. Open clients of the old version can no longer write."""
+    from hybridmem.stores.postgres.derived import Deriver
 
     conn.raw.execute("SET LOCAL statement_timeout = 0")
     conn.raw.execute(derived.TERMS_TABLE)
@@ -196,7 +200,31 @@ def _count_terms(conn: Conn) -> None:
             )
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms}
+def _add_speakers(conn: Conn) -> None:
+    """3 → 4: speaker, event_at, expires_at and cues; cues replace the column `asks`."""
+    run = conn.raw.execute
+    run("SET LOCAL statement_timeout = 0")
+    run(
+        "ALTER TABLE bodies ADD speaker text NOT NULL DEFAULT '', ADD event_at float8, ADD expires_at float8, "
+        "ADD spoken_by text, ADD cues integer NOT NULL DEFAULT 0"
+    )
+    run(
+        "ALTER TABLE memories DROP asks, ADD speaker text, ADD cues integer NOT NULL DEFAULT 0, ADD event_at float8, "
+        "ADD expires_at float8"
+    )
+    last = 0
+    while rows := run("SELECT seq, text FROM bodies WHERE seq > %s ORDER BY seq LIMIT 2000", (last,)).fetchall():
+        run(
+            "UPDATE bodies b SET cues = n.cues, spoken_by = n.speaker FROM unnest(%s::bigint[], %s::integer[], "
+            "%s::text[]) AS n (seq, cues, speaker) WHERE b.seq = n.seq",
+            ([row[0] for row in rows], [cues_of(row[1]) for row in rows], [speaker_of(row[1]) for row in rows]),
+        )
+        last = rows[-1][0]
+    run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
+    run("DELETE FROM snapshots")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms, 3: _add_speakers}
 """From each version to the next: `{1: change}` brings a store of version 1 to version 2."""
 
 
@@ -205,7 +233,7 @@ def prepare(
 ) -> None:
     """Create the tables in an empty schema, migrate an older one, refuse a newer one.
 
-    Runs in a transaction that holds the store alone, so that two clients never both create or migrate.
+    Runs in a transaction that locks the whole store, so that two clients never both create or migrate.
     """
     found = version_of(conn, schema)
     if found is None:
@@ -224,7 +252,7 @@ def prepare(
 
 
 def version_of(conn: Conn, schema: str, /) -> int | None:
-    """The version of the tables; None when there are none."""
+    """The version of the schema; None when there are no tables."""
     there = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'settings'"
     if conn.raw.execute(there, (schema,)).fetchone() is None:
         return None
@@ -246,15 +274,15 @@ def set_setting(conn: Conn, key: str, value: Any, /) -> None:
 
 
 def has_vectors(conn: Conn, /) -> bool:
-    """Whether the store has room for vectors."""
-    # Reading a table makes the server look at what others have created meanwhile; to_regclass alone does not, and a
-    # client that has just waited for another's lock would still not see the table.
+    """Whether the table of vectors exists."""
+    # Reading pg_class refreshes the server's cache. With to_regclass alone, a client that has just waited for another's
+    # lock would not see the new table.
     found = conn.raw.execute("SELECT 1 FROM pg_class WHERE oid = to_regclass('embeddings')").fetchone()
     return found is not None
 
 
 def ensure_vectors(conn: Conn, name: str, /) -> None:
-    """Make room for vectors: pgvector and the table that needs it. Done once, with the first vector."""
+    """Create the extension pgvector and the table of vectors, with the first vector."""
     if has_vectors(conn):
         return
     try:

@@ -1,4 +1,4 @@
-"""Row-level security: a database role that sees one namespace, even if the code above were wrong."""
+"""Row-level security: database roles that can read and write only their own namespaces."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ALTER TABLE versions ADD CONSTRAINT versions_in_space FOREIGN KEY (namespace, me
 
 
 def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, /) -> None:
-    """Let a role read and write one namespace, and switch row-level security on. Run by the owner of the tables."""
+    """Let a role read and write one namespace, and enable row-level security. Run by the owner of the tables."""
     if conn.raw.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is None:
         raise ConfigError(f"role {role!r} does not exist: CREATE ROLE it first, without SUPERUSER and BYPASSRLS")
     strong = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = %s"
     if conn.raw.execute(strong, (role,)).fetchone() == (True,):
-        raise ConfigError(f"role {role!r} has SUPERUSER or BYPASSRLS: no policy would hold it")
+        raise ConfigError(f"role {role!r} has SUPERUSER or BYPASSRLS, which ignore row-level security")
     conn.raw.execute(_TENANTS)
-    words = lexical.words
-    beside = [*(["embeddings"] if has_vectors(conn) else []), *([] if words is None else [words.table])]
-    tables = [*TENANT_TABLES, *beside]
+    engine = lexical.engine_table
+    optional = [*(["embeddings"] if has_vectors(conn) else []), *([] if engine is None else [engine.table])]
+    tables = [*TENANT_TABLES, *optional]
     for table in tables:
         protect(conn, table)
     name, place = sql.Identifier(role), sql.Identifier(schema)
@@ -50,5 +50,5 @@ def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, 
 
 
 def revoke(conn: Conn, role: str, namespace: str, /) -> None:
-    """Take a namespace away from a role."""
+    """Revoke a role's access to a namespace."""
     conn.raw.execute("DELETE FROM tenants WHERE role = %s AND namespace = %s", (role, namespace))

@@ -1,20 +1,21 @@
-"""PostgresStore: the same memory on PostgreSQL, shared by many machines, searching inside the server."""
+"""PostgresStore: the log of memories in PostgreSQL, shared by many machines and searched in the server."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Set
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from hybridmem.core.protocols import Progress, View
+from hybridmem.core import validation
+from hybridmem.core.protocols import Progress, SearchView, View
 from hybridmem.errors import ConfigError, MissingExtraError, StoreError
-from hybridmem.filters import predicate as filters
-from hybridmem.stores.sql import transfer
-from hybridmem.stores.sql.writer import Writer
+from hybridmem.filters.parse import Condition, parse
+from hybridmem.filters.sql import SQL
+from hybridmem.stores.sql.store import SQLStore
+from hybridmem.stores.sql.validation import check_view
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -23,31 +24,31 @@ try:
 except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
-from hybridmem.indexes.view import IndexSettings, LocalSpace, Space
+from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.stores.postgres import maintenance, schema, security
-from hybridmem.stores.postgres.cancellation import Turns
+from hybridmem.stores.postgres.cancellation import CallLimiter
 from hybridmem.stores.postgres.connection import Database, Limits
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.log import PgLog
 from hybridmem.stores.postgres.maintenance import VectorIndexes
-from hybridmem.stores.postgres.reading import Reading, sql_of
 from hybridmem.stores.postgres.replica import Router
 from hybridmem.stores.postgres.search.engines import K1, B, Lexical, checked_engine
-from hybridmem.stores.postgres.search.filters import Chosen
-from hybridmem.stores.postgres.search.view import PgSpace
+from hybridmem.stores.postgres.search.filters import FilterIds, filter_sql
+from hybridmem.stores.postgres.search.view import PostgresView
 
 __all__ = ["PostgresStore"]
 
-_MOST_WALKED = 4000
-"""So many neighbours are asked whether they pass a filter; if fewer than k do, all that pass are looked at instead."""
-_list = list  # `PostgresStore.list` hides the builtin inside the class
+_MAX_SCAN = 4000
+"""Neighbours that HNSW tests against a filter; if fewer than k pass, all memories that pass are scanned instead."""
+_list = list  # `SQLStore.list` hides the builtin inside the class
+T = TypeVar("T")
 
 
-class PostgresStore(Reading, Writer):
+class PostgresStore(SQLStore):
     """The log of memories in one schema of a PostgreSQL database.
 
     `HybridMemory("postgresql://user@host/db")` opens one. Writers of different namespaces do not wait for each other;
-    writers of one namespace take turns. Lost connections are replaced; reads are repeated, writes never silently.
+    writers of one namespace do. Lost connections are replaced; reads are repeated, writes are not.
     """
 
     def __init__(
@@ -71,34 +72,35 @@ class PostgresStore(Reading, Writer):
     ) -> None:
         """Open or create the store in one schema.
 
-        `exact_below`: namespaces of fewer vectors are searched exactly; a search of a larger one has the HNSW index
-        built in the background, if there is none and `auto_index` is on; `prefix`: see `build_vector_index`;
-        `replica`: a standby that answers searches, `read_your_writes`: only when it shows what this store wrote;
-        `lexical`: what ranks words ("bm25" or "tsvector"), None: what is on record, else "bm25".
+        `exact_below`: namespaces with fewer vectors are searched exactly; a search of a larger one builds the HNSW
+        index in the background, if there is none and `auto_index` is on. `prefix`: see `build_vector_index`.
+        `replica`: the address of a standby for searches; `read_your_writes` uses it only once it has this store's
+        writes. `lexical`: the lexical engine ("bm25" or "tsvector"); None: the one of the store, else "bm25".
         """
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
         )
         self._clock = clock
         self._schema = _checked_schema(schema)
-        # iterative scans: a selective filter or a small namespace among large ones still gets its k nearest
-        # and no compiling of statements that take milliseconds
+        # iterative scans: a selective filter or a small namespace still returns its k nearest; jit costs more than
+        # these statements take
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
-        tuning["hnsw.max_scan_tuples"] = str(_MOST_WALKED)
-        super().__init__(Database(url, schema=schema, limits=limits, settings=tuning))
+        tuning["hnsw.max_scan_tuples"] = str(_MAX_SCAN)
+        super().__init__()
+        self._db = Database(url, schema=schema, limits=limits, settings=tuning)
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
         self._indexes = VectorIndexes(self._db, prefix=prefix, auto=auto_index)
-        short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is there instead
+        short = replace(limits, reconnect=0.0, busy_timeout=min(1.0, busy_timeout))  # the primary is used instead
         standby = (
             None
             if replica is None
             else Database(replica, schema=schema, limits=short, settings=tuning, must_admit=False)
         )
-        self._router = Router(self._db, standby, patient=read_your_writes)
+        self._router = Router(self._db, standby, read_your_writes=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False
-        self.aside = Turns(pool_size).run
+        self.in_thread = CallLimiter(pool_size).run
         try:
             self._prepare()
         except BaseException:
@@ -107,7 +109,7 @@ class PostgresStore(Reading, Writer):
 
     @property
     def path(self) -> str:
-        """Where the store is, without its password."""
+        """The address of the store without its password."""
         return self._db.name
 
     def _prepare(self) -> None:
@@ -119,62 +121,32 @@ class PostgresStore(Reading, Writer):
         if record is not None:
             self._deriver = Deriver.from_dict(record)
         if self._engine not in (None, self._deriver.lexical.engine):
-            self._take(replace(self._deriver, lexical=Lexical(self._engine)))
+            self._adopt(replace(self._deriver, lexical=Lexical(self._engine)))
 
-    # --- searching inside the server
+    # --- connections and transactions
 
-    def adopt(self, settings: IndexSettings, /) -> None:
-        """Take the analyzer and the graph's sources of a memory; refuse others than those the store was filled with."""
-        if settings.make_vectors is not None:
-            raise ConfigError("PostgreSQL searches vectors by itself (pgvector): open the memory without vectors=")
-        wanted = Deriver.of(settings.analyzer, settings.graph)
-        if settings.graph is None:
-            wanted = replace(self._deriver, analyzer=settings.analyzer)
-        self._take(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, settings.b)))
+    def _read(self, work: Callable[[Any], T], /) -> T:
+        return self._db.read(work)
 
-    def _take(self, wanted: Deriver) -> None:
-        record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
-        if record != wanted.to_dict() and not (record is None and wanted == Deriver()):
-            with self._db.write(alone=True) as conn:
-                maintenance.adopt(conn, wanted, self.path)
-        self._deriver = wanted
-
-    def space(self, view: View, settings: IndexSettings, /) -> Space:
-        """What searches a view: the server, now; for the past and the superseded, indexes built here from its log."""
-        if view.as_of is not None or view.superseded:
-            return LocalSpace(self, view, settings)
-        return PgSpace(
-            view.namespace,
-            settings,
-            self._router.run,
-            run_both=self._router.run_both,
-            has_vectors=self._has_vectors,
-            exact_below=self._exact_below,
-            prefix=self._prefix,
-            want_index=self._indexes.want,
-            catch_up=None if self._router.replica is None else self._router.look,
-            words=self._deriver.lexical.searcher(view.namespace),
-        )
-
-    def choose(self, *, view: View, filter: Any = None) -> Set[str]:
-        """The ids that match a filter, read only when somebody looks: a search in the server filters there."""
-        condition = filters.parse(filter)
-        return Chosen(sql_of(condition, view), lambda: self.ids(view=view, filter=condition))
-
-    def _has_vectors(self) -> bool:
-        if not self._vectors_ready:
-            self._vectors_ready = self._db.read(schema.has_vectors)
-        return self._vectors_ready
-
-    # --- writing
+    def _snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+        return self._db.snapshot(stream=stream)
 
     @contextmanager
-    def _writing(self, namespace: str | None, /) -> Iterator[PgLog]:
+    def _transaction(self, namespace: str | None, /) -> Iterator[PgLog]:
         with self._db.write(alone=namespace is None) as conn:
             log = PgLog(conn, now=self._clock(), deriver=self._deriver, namespace=namespace)
             yield log
             log.finish()
-        self._router.wrote()
+        self._router.record_write()
+
+    @contextmanager
+    def _side_tables(self, name: str, /) -> Iterator[Any]:
+        with self._db.write() as conn:
+            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (name,))
+            yield conn
+
+    def _sql(self, condition: Condition, view: View, /) -> SQL:
+        return filter_sql(condition, view)
 
     def _expect_vectors(self) -> None:
         if not self._has_vectors():
@@ -182,34 +154,82 @@ class PostgresStore(Reading, Writer):
                 schema.ensure_vectors(conn, self.path)
             self._vectors_ready = True
 
-    # --- upkeep
+    def _has_vectors(self) -> bool:
+        if not self._vectors_ready:
+            self._vectors_ready = self._db.read(schema.has_vectors)
+        return self._vectors_ready
+
+    def set_meta(self, key: str, value: str, /) -> None:
+        """Store a setting beside the memories."""
+        try:
+            super().set_meta(key, value)
+        except StoreError as error:
+            if getattr(error.__cause__, "sqlstate", None) != "42501":
+                raise
+            raise StoreError(
+                f"{self.path}: the setting {key!r} is shared by all roles, so that only the owner of the tables can "
+                "write it: open the memory once as the owner, with the same embedder, and call reindex()"
+            ) from error
+
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, from their rows instead of the log."""
+        query = "SELECT namespace FROM spaces WHERE seq > ? ORDER BY namespace"
+        return self._read(lambda conn: [row[0] for row in conn.execute(query, (since,))])
+
+    # --- searching in the server
+
+    def adopt(self, settings: IndexSettings, /) -> None:
+        """Adopt the analyzer and graph settings of a memory; refuse others than those of the stored memories."""
+        if settings.make_vectors is not None:
+            raise ConfigError("PostgreSQL searches vectors by itself (pgvector): open the memory without vectors=")
+        wanted = Deriver.of(settings.analyzer, settings.graph)
+        if settings.graph is None:
+            wanted = replace(self._deriver, analyzer=settings.analyzer)
+        b = B if settings.b is None else settings.b
+        self._adopt(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, b)))
+
+    def _adopt(self, wanted: Deriver) -> None:
+        record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
+        if record != wanted.to_dict() and not (record is None and wanted == Deriver()):
+            with self._db.write(alone=True) as conn:
+                maintenance.adopt(conn, wanted, self.path)
+        self._deriver = wanted
+
+    def search_view(self, view: View, settings: IndexSettings, /) -> SearchView:
+        """The search view: in the server for the live view; local indexes for past views and superseded memories."""
+        if view.as_of is not None or view.superseded:
+            return LocalView(self, view, settings)
+        return PostgresView(
+            view.namespace,
+            settings,
+            self._router.run,
+            run_both=self._router.run_both,
+            has_vectors=self._has_vectors,
+            exact_below=self._exact_below,
+            prefix=self._prefix,
+            want_index=self._indexes.request,
+            catch_up=None if self._router.replica is None else self._router.check,
+            engine=self._deriver.lexical.searcher(view.namespace),
+        )
+
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]:
+        """The ids that match a filter, as a set that is read when it is first used; a search filters in the server."""
+        check_view(view)
+        condition = parse(filter)
+        return FilterIds(filter_sql(condition, view), lambda: self.ids(view=view, filter=condition))
+
+    # --- maintenance
 
     def check(self) -> _list[str]:
-        """What is wrong with the store, in words; an empty list when all is well."""
+        """The problems of the store, one sentence each; empty when there are none."""
         with self._snapshot() as conn:
             return maintenance.check(conn)
 
     def backup(self, path: str | Path, /) -> None:
-        """Copy the whole store into a SQLite file, which hybridmem opens by itself (`pg_dump` copies the database)."""
+        """Copy the whole store into a SQLite file, which hybridmem can open (`pg_dump` copies the database)."""
         from hybridmem.stores.copying import backup_to_sqlite
 
         backup_to_sqlite(self, path)
-
-    def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
-        """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
-        with self._snapshot(stream=True) as conn:
-            yield from transfer.export(conn, namespace)
-
-    def restore(
-        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
-    ) -> int:
-        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log.
-
-        `exact=True` goes on with an exact copy whose beginning is there already.
-        """
-        self._expect_vectors()
-        with self._writing(None) as log:
-            return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
 
     def rebuild(
         self,
@@ -219,10 +239,10 @@ class PostgresStore(Reading, Writer):
         lexical: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Build all that is derived again from the log, for everybody, with other settings if given; how many."""
+        """Build all derived rows again, for all clients, with other settings if given; returns how many memories."""
         deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
         engine = self._deriver.lexical.engine if lexical is None else lexical
-        curve = (K1, B) if settings is None else (settings.k1, settings.b)
+        curve = (K1, B) if settings is None else (settings.k1, B if settings.b is None else settings.b)
         deriver = replace(deriver, lexical=Lexical.of(engine, *curve))
         with self._db.write(alone=True) as conn:
             done = maintenance.rebuild(conn, deriver, progress)
@@ -239,40 +259,32 @@ class PostgresStore(Reading, Writer):
         memory: str = "256MB",
         progress: Progress | None = None,
     ) -> None:
-        """Build the HNSW index for vectors of one dimension, while others go on reading and writing.
+        """Build the HNSW index for vectors of one dimension without blocking readers and writers.
 
-        With the store's `prefix` only that many leading dimensions are indexed (Matryoshka models) and four times as
-        many candidates are scored by their full vectors.
+        With the store's `prefix` only the leading dimensions are indexed (Matryoshka models), and four times as many
+        candidates are scored by their full vectors.
         """
         self._expect_vectors()
         self._indexes.build(dim, m=m, ef_construction=ef_construction, memory=memory, progress=progress)
 
     def grant(self, role: str, /, *, namespace: str) -> None:
-        """Row-level security: let a role see and change one namespace, nothing else. Run by the tables' owner."""
-        with suppress(StoreError):  # without pgvector there are no vectors to protect
+        """Row-level security: let a role read and write one namespace. Called by the owner of the tables."""
+        with suppress(StoreError):  # without pgvector there is no table of vectors
             self._expect_vectors()
         with self._db.write(alone=True) as conn:
             security.grant(conn, self._schema, role, namespace, self._deriver.lexical)
 
     def revoke(self, role: str, /, *, namespace: str) -> None:
-        """Take a namespace away from a role."""
+        """Revoke a role's access to a namespace."""
         with self._db.write(alone=True) as conn:
             security.revoke(conn, role, namespace)
 
     def close(self) -> None:
-        """Close the connections; using the store afterwards is a StoreClosedError."""
+        """Close the connections; later calls raise StoreClosedError."""
         self._router.close()
-
-    def __enter__(self) -> PostgresStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _checked_schema(name: str) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > 63 or "\0" in name:  # noqa: PLR2004
-        raise ConfigError(f"schema must be a PostgreSQL name of 1 to 63 bytes, not {name!r}")
+        validation.refuse("schema", name, "a PostgreSQL name of 1 to 63 bytes")
     return name

@@ -1,4 +1,4 @@
-"""Memories to database columns and back: text made storable, JSON, times, vectors. Shared by every SQL store."""
+"""Conversion of memories to database columns and back: texts, JSON, times and vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,22 +16,16 @@ from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, EmbeddingError
-from hybridmem.stores.sql.validation import check_edge, check_memory, check_namespace, check_view, seconds
 
 __all__ = [
     "BODY",
+    "BodyTimes",
     "body_row",
-    "check_edge",
-    "check_memory",
-    "check_namespace",
-    "check_view",
-    "clean",
     "decode_vector",
     "dump",
     "encode_vector",
     "memory_from",
-    "seconds",
-    "words",
+    "word_count",
 ]
 
 BODY = (
@@ -47,6 +41,9 @@ BODY = (
     "updated_at",
     "confidence",
     "supersedes",
+    "speaker",
+    "event_at",
+    "expires_at",
     "metadata",
     "text",
 )
@@ -55,31 +52,43 @@ BODY = (
 _DEPTH = 100
 
 
-# --- out to the database
+# --- to the database
 
 
-def body_row(memory: Memory, created: float | None, updated: float | None, confidence: float, /) -> tuple[Any, ...]:
-    """A memory's body in the order of BODY."""
+class BodyTimes(NamedTuple):
+    """The times of a memory's body in epoch seconds."""
+
+    created_at: float | None
+    updated_at: float | None
+    event_at: float | None = None
+    expires_at: float | None = None
+
+
+def body_row(memory: Memory, times: BodyTimes, confidence: float, /) -> tuple[Any, ...]:
+    """The columns of a memory's body in the order of BODY."""
     return (
         clean(memory.title),
         _strings(memory.tags, "tags"),
         clean(memory.predicate),
         clean(memory.subject),
-        _named(memory.source_id),
-        _named(memory.thread),
+        _optional_name(memory.source_id),
+        _optional_name(memory.thread),
         clean(memory.type),
         _strings(memory.entities, "entities"),
-        created,
-        updated,
+        times.created_at,
+        times.updated_at,
         confidence,
-        _named(memory.supersedes),
+        _optional_name(memory.supersedes),
+        clean(memory.speaker),
+        times.event_at,
+        times.expires_at,
         dump(memory.metadata) if memory.metadata else None,
         clean(memory.text),
     )
 
 
-def _named(text: str | None) -> str | None:
-    """An empty name is none: memories without a source are not chunks of one document, nor one conversation."""
+def _optional_name(text: str | None) -> str | None:
+    """An empty name is stored as NULL, so that memories without a source or thread are not grouped together."""
     return clean(text) if text else None
 
 
@@ -93,11 +102,11 @@ def _strings(values: Sequence[str], field: str) -> str | None:
     for value in values:
         if not isinstance(value, str):
             validation.refuse(f"one of Memory.{field}", value, "a str")
-    return _word_list(tuple(values))
+    return _json_list(tuple(values))
 
 
-@lru_cache(maxsize=2048)  # the same few tags come in again and again
-def _word_list(values: tuple[str, ...]) -> str:
+@lru_cache(maxsize=2048)  # most memories share a few lists of tags
+def _json_list(values: tuple[str, ...]) -> str:
     return _encode(list(map(clean, values)))
 
 
@@ -105,13 +114,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def dump(metadata: Mapping[str, Any], /) -> str:
-    """Metadata as JSON. Times become ISO-8601 text, tuples and sets lists, numpy numbers plain ones.
+    """Metadata as JSON: times become ISO-8601 text, tuples and sets become lists, numpy numbers become plain numbers.
 
     >>> dump({"when": date(2024, 5, 1), "n": (1, 2)})
     '{"when": "2024-05-01", "n": [1, 2]}'
     """
     if not isinstance(metadata, Mapping):
-        raise ConfigError(f"Memory.metadata must be a mapping, not {metadata!r}")
+        validation.refuse("Memory.metadata", metadata, "a mapping")
     try:
         text = _encode(metadata)
     except (TypeError, ValueError, RecursionError):  # not plain JSON yet
@@ -155,27 +164,27 @@ def _key(key: Any, where: str) -> str:
     return _encode(key)
 
 
-def words(text: str, /) -> int:
-    """The length of a text as ranking counts it (`Entry.words`)."""
+def word_count(text: str, /) -> int:
+    """The number of words of a text (`Entry.words`)."""
     return len(text.split())
 
 
-# --- back from the database
+# --- from the database
 
 
-_decode = json.JSONDecoder().raw_decode  # json.loads without its questions about what it was given
+_decode = json.JSONDecoder().raw_decode  # json.loads without its checks of the argument's type
 
 
-@lru_cache(maxsize=2048)  # the same few tags come back again and again
+@lru_cache(maxsize=2048)  # most memories share a few lists of tags
 def _tuple(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
-class _Draft:
-    """A Memory in the making: the same slots, not frozen yet.
+class _MutableMemory:
+    """A Memory before it is frozen, with the same slots.
 
-    A frozen dataclass sets each of its 20 fields through `object.__setattr__`, which takes longer than all the rest of
-    reading a row; plain assignments and a change of class at the end take a sixth of it.
+    A frozen dataclass sets each of its 23 fields through `object.__setattr__`, which takes longer than the rest of
+    reading a row. Plain assignments and a change of class at the end take a sixth of that time.
     """
 
     __slots__ = Memory.__slots__
@@ -183,14 +192,17 @@ class _Draft:
 
 def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
     """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
-    m: Any = _Draft()
+    m: Any = _MutableMemory()
     (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
-     m.type, entities, created, updated, m.confidence, m.supersedes, metadata, m.text) = row  # fmt: skip
+     m.type, entities, created, updated, m.confidence, m.supersedes, m.speaker, event, expires, metadata,
+     m.text) = row  # fmt: skip
     m.namespace = namespace
     m.tags = _tuple(tags) if tags else ()
     m.entities = _tuple(entities) if entities else ()
     m.created_at = moment = None if created is None else from_epoch(created)
     m.updated_at = moment if updated == created else None if updated is None else from_epoch(updated)
+    m.event_at = None if event is None else from_epoch(event)
+    m.expires_at = None if expires is None else from_epoch(expires)
     m.last_accessed = None if accessed is None else from_epoch(accessed)
     m.metadata = _decode(metadata)[0] if metadata else {}
     m.__class__ = Memory

@@ -1,4 +1,4 @@
-"""Reading the SQLite log: a view's memories, entries, edges and changes, now or as of a moment."""
+"""Queries over the log: the memories, entries, edges and changes of a view; settings and snapshots of indexes."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
@@ -15,57 +15,60 @@ from hybridmem.core.protocols import Change, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import FIELDS
 from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from
-from hybridmem.stores.sqlite.log import DELETE, ERASE, VECTOR, VITALS, marks
+from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS, placeholders
 
 __all__ = [
     "Scope",
+    "changed_namespaces",
     "changes",
     "columns",
     "count",
     "edges",
     "entries",
     "get",
+    "get_meta",
     "history",
     "ids",
     "last_seq",
+    "load_snapshot",
     "namespaces",
     "page",
     "scope",
     "unembedded",
-    "vector_pieces",
+    "vector_batches",
     "vectors",
 ]
 
-_MOMENTS = 256
-_PIECE = 512
-"""Vectors read at a time: few enough to stay in the processor's cache until they stand in the matrix."""
+_CACHED_TIMES = 256
+_VECTOR_BATCH = 512
+"""Vectors read at a time: few enough to stay in the processor's cache until they are copied into the matrix."""
 _VITALS = "{h}.status, {h}.strength, {h}.access_count, {h}.last_accessed"
 _BODY = ", ".join(f"b.{name}" for name in BODY)
 _ENTRY = (
     "m.id, {e}.source_id, {e}.thread, {e}.created_at, {e}.updated_at, {h}.status, {h}.strength, {e}.confidence, "
-    "{h}.access_count, {h}.last_accessed, {e}.words"
+    "{h}.access_count, {h}.last_accessed, {e}.words, {e}.{speaker}, {e}.cues, {e}.event_at, {e}.expires_at"
 )
 
-_entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length: these rows are our own
+_entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length
 
 
 class Scope(NamedTuple):
-    """A view as SQL: which rows to read (`m` memories, `h` where they stood, `b` bodies) and which are visible."""
+    """A view as SQL: the tables to read (`m` memories, `h` their state, `b` bodies) and the condition of visibility."""
 
     h: str
-    """The alias of the row that says where a memory stands: `m` itself now, a version as of a moment."""
+    """The alias of the table with a memory's state: `m` for the present, `h` (versions) for a view as of a time."""
     tables: str
     visible: str
     where: str
-    """The rows in view; bind the namespace."""
+    """The condition of the rows in view; the namespace is bound."""
     memory: str
-    """The columns that `memory_from` takes."""
+    """The columns that `memory_from` reads."""
     limit: int | None
-    """The last seq that counts, for a view as of a moment."""
+    """The last seq of a view as of a time; None for the present."""
 
 
 def columns(view: View, /) -> dict[str, str]:
-    """Where a filter finds each field in the statements below."""
+    """The SQL column of each field that a filter may name."""
     h = "m" if view.as_of is None else "h"
     places = dict.fromkeys(("id", "namespace"), "m") | dict.fromkeys(
         ("status", "strength", "access_count", "last_accessed"), h
@@ -74,7 +77,7 @@ def columns(view: View, /) -> dict[str, str]:
 
 
 def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
-    """Read a view: now straight from `memories`; as of T from the newest version of each recorded by then."""
+    """The scope of a view: `memories` for the present, the newest version recorded by T for a view as of T."""
     return _scope(view.superseded, None if view.as_of is None else _seq_at(conn, view.as_of))
 
 
@@ -91,21 +94,21 @@ def _scope(superseded: bool, limit: int | None) -> Scope:
 
 
 def last_seq(conn: sqlite3.Connection, /) -> int:
-    """The newest number of the whole store."""
+    """The newest seq of the whole store."""
     return int(conn.execute("SELECT seq FROM state").fetchone()[0])
 
 
 def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
-    """The last seq recorded at or before a moment: recorded times never run backwards, so bisection finds it."""
-    if not isinstance(conn, sqlite3.Connection):  # a server finds it by itself, in one round trip
+    """The last seq recorded at or before a time, by bisection: recorded times never decrease."""
+    if not isinstance(conn, sqlite3.Connection):  # PostgreSQL finds it in one round trip
         return int(conn.seq_at(moment))
     newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
     if at <= moment:
         return int(newest)
     known: dict[float, int] = getattr(conn, "moments", {})
     found = known.get(moment)
-    if found is None:  # and it stays so: whatever is recorded from now on is later than this moment
-        if len(known) >= _MOMENTS:
+    if found is None:  # final: everything recorded from now on is later
+        if len(known) >= _CACHED_TIMES:
             known.clear()
         found = known[moment] = max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
     return found
@@ -114,7 +117,7 @@ def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
 def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
     query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"
     low, high = 0, newest
-    while low < high:  # everything up to `low` counts; nothing after `high` does
+    while low < high:  # entries up to `low` are in the view, entries after `high` are not
         middle = (low + high) // 2
         row = conn.execute(query, (middle,)).fetchone()
         if row is None or row[0] > high or row[1] > moment:
@@ -132,7 +135,7 @@ def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[st
     s = scope(conn, view)
     rows = conn.execute(
         f"SELECT {s.memory} FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body "
-        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        f"WHERE {s.where} AND m.id IN ({placeholders(len(ids_))})",
         (view.namespace, *ids_),
     ).fetchall()
     namespace = view.namespace
@@ -170,10 +173,10 @@ def count(conn: sqlite3.Connection, view: View, /) -> int:
 
 
 def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
-    """What ranking needs to know of every memory in view, oldest version first."""
+    """The ranking fields of every memory in view, oldest version first."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
-    columns = _ENTRY.format(h=s.h, e=e)
+    columns = _ENTRY.format(h=s.h, e=e, speaker="speaker" if e == "m" else "spoken_by")
     rows = conn.execute(
         f"SELECT {columns} FROM {tables} WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),
@@ -181,8 +184,8 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
     return list(map(_entry, rows))
 
 
-def vector_pieces(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
-    """Every vector in view, a few hundred at a time: id, updated_at and little-endian float32."""
+def vector_batches(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
+    """Every vector in view in batches of a few hundred: id, updated_at and little-endian float32."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
     rows = conn.execute(
@@ -190,8 +193,8 @@ def vector_pieces(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tupl
         f"WHERE {s.where} ORDER BY {s.h}.seq",
         (view.namespace,),
     )
-    while piece := rows.fetchmany(_PIECE):
-        yield piece
+    while batch := rows.fetchmany(_VECTOR_BATCH):
+        yield batch
 
 
 def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
@@ -199,7 +202,7 @@ def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dic
     s = scope(conn, view)
     rows = conn.execute(
         f"SELECT m.id, x.data FROM {s.tables} JOIN vectors x ON x.seq = {s.h}.vector "
-        f"WHERE {s.where} AND m.id IN ({marks(len(ids_))})",
+        f"WHERE {s.where} AND m.id IN ({placeholders(len(ids_))})",
         (view.namespace, *ids_),
     )
     return {id_: decode_vector(data) for id_, data in rows}
@@ -211,20 +214,20 @@ def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bo
     rows = conn.execute(
         f"SELECT h.seq, h.at, h.op, m.id, {_VITALS.format(h='h')}, {_BODY} FROM memories m "
         "JOIN versions h ON h.mem = m.mem JOIN bodies b ON b.seq = h.body "
-        f"WHERE m.namespace = ? AND m.id = ? AND h.op NOT IN ({marks(len(hidden))}) ORDER BY h.seq",
+        f"WHERE m.namespace = ? AND m.id = ? AND h.op NOT IN ({placeholders(len(hidden))}) ORDER BY h.seq",
         (namespace, id_, *hidden),
     )
     return [Version(seq, at, memory_from(row, namespace), op in (DELETE, ERASE)) for seq, at, op, *row in rows]
 
 
 def unembedded(conn: sqlite3.Connection, namespace: str, after: str, size: int, /) -> list[str]:
-    """The ids of memories without a vector, in order: at most `size` of those after a given one."""
+    """The ids of memories without a vector, in order: at most `size`, after a given id."""
     query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND vector IS NULL ORDER BY id LIMIT ?"
     return [row[0] for row in conn.execute(query, (namespace, after, size))]
 
 
 def namespaces(conn: sqlite3.Connection, /) -> list[str]:
-    """The namespaces that hold at least one memory, hopping over the index instead of reading every row."""
+    """The namespaces that hold at least one memory: one index look-up for each namespace instead of a full scan."""
     found, last = [], conn.execute("SELECT min(namespace) FROM memories").fetchone()[0]
     while last is not None:
         if conn.execute("SELECT 1 FROM memories WHERE namespace = ? AND live LIMIT 1", (last,)).fetchone():
@@ -233,20 +236,30 @@ def namespaces(conn: sqlite3.Connection, /) -> list[str]:
     return found
 
 
+def changed_namespaces(conn: sqlite3.Connection, since: int, /) -> list[str]:
+    """The namespaces with a change after `since`."""
+    rows = conn.execute(
+        "SELECT m.namespace FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.seq > ? "
+        "UNION SELECT namespace FROM edge_log WHERE seq > ? ORDER BY 1",
+        (since, since),
+    )
+    return [row[0] for row in rows]
+
+
 # --- edges and changes
 
 
 def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
     """The links whose both ends are in view."""
     s = scope(conn, view)
-    rows = _standing_edges(conn, s, view.namespace)
+    rows = _edge_rows(conn, s, view.namespace)
     if not rows:
         return []
     seen = ids(conn, view, None)
     return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
 
 
-def _standing_edges(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
+def _edge_rows(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
     if s.limit is None:
         sql = "SELECT seq, a, b, relation, weight FROM edges WHERE namespace = ? ORDER BY seq"
         return conn.execute(sql, (namespace,)).fetchall()
@@ -261,7 +274,7 @@ def _standing_edges(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[
 
 
 def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
-    """The view's changes after `since`, oldest first, each memory once as it now stands."""
+    """The view's changes after `since`, oldest first: each memory once, in its present state."""
     s = scope(conn, view)
     linked = _edge_changes(conn, s, since, view.namespace)
     stream = _memory_changes(conn, s, since, view.namespace, with_vectors=vectors)
@@ -290,7 +303,7 @@ def _memory_changes(
 
 def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:
     if not since:
-        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _standing_edges(conn, s, namespace)]
+        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _edge_rows(conn, s, namespace)]
     upto = 2**62 if s.limit is None else s.limit
     rows = conn.execute(
         "SELECT seq, a, b, relation, weight, gone FROM edge_log "
@@ -298,3 +311,22 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
         (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+
+
+# --- settings and snapshots of indexes
+
+
+def get_meta(conn: Any, key: str, /) -> str | None:
+    """A setting, or None."""
+    row = conn.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def load_snapshot(conn: Any, name: str, namespace: str, /) -> tuple[int, bytes] | None:
+    """The watermark and the bytes of a saved index; None when there is none or parts of it are missing."""
+    rows = conn.execute(
+        "SELECT watermark, parts, data FROM snapshots WHERE namespace = ? AND name = ? ORDER BY part", (namespace, name)
+    ).fetchall()
+    if not rows or len(rows) != rows[0][1]:
+        return None
+    return int(rows[0][0]), rows[0][2] if len(rows) == 1 else b"".join(row[2] for row in rows)

@@ -1,4 +1,4 @@
-"""The whole SQLite log as rows of plain JSON values, and back: export, restore, export again is the same."""
+"""Export of the whole log as rows of JSON values, and restore of such rows; a restored store exports the same rows."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
@@ -18,18 +18,10 @@ from hybridmem.core.protocols import Progress
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.stores.sql.codec import (
-    BODY,
-    body_row,
-    check_edge,
-    check_memory,
-    check_namespace,
-    decode_vector,
-    encode_vector,
-    words,
-)
+from hybridmem.stores.sql.codec import BODY, BodyTimes, body_row, decode_vector, encode_vector
+from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, derive
+from hybridmem.stores.sql.validation import check_memory, check_namespace, checked_edge
 from hybridmem.stores.sql.write import wipe
-from hybridmem.stores.sqlite.log import DELETE, ERASE, OPS, PUT, VECTOR, Log
 
 __all__ = ["FORMAT", "export", "restore"]
 
@@ -42,10 +34,10 @@ _LAST = 2**62
 
 
 def export(conn: sqlite3.Connection, namespace: str | None, /) -> Iterator[dict[str, Any]]:
-    """A header, then settings (one namespace: the embedder's), then every version and link in the order written."""
+    """A header, the settings (for one namespace only the embedder), then every version and link in order of seq."""
     yield {"kind": "hybridmem", "format": FORMAT}
     for key, value in conn.execute("SELECT key, value FROM meta ORDER BY key"):
-        if namespace is None or key == _EMBEDDER:  # whose vectors these are goes with every vector
+        if namespace is None or key == _EMBEDDER:  # vectors are of no use without their embedder
             yield {"kind": "meta", "key": key, "value": value}
     yield from heapq.merge(_versions(conn, namespace), _links(conn, namespace), key=lambda row: row["seq"])
 
@@ -83,29 +75,26 @@ def _links(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str
         }  # fmt: skip
 
 
-# --- back
+# --- restore
 
 
 def restore(
     log: Log, rows: Iterable[Mapping[str, Any]], progress: Progress | None, /, *, exact: bool | None = None
 ) -> int:
-    """Replay rows in their order; how many. An empty store keeps their numbers and times, another one gives its own.
+    """Replay rows in their order; returns how many. An empty store keeps their seq and times, another assigns its own.
 
     With `exact` also a store that holds the beginning of the same log keeps them.
     """
     exact, now, done, last = log.seq == 0 if exact is None else exact, log.at, 0, -math.inf
-    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-        validation.refuse("rows", rows, "the rows of an export")
-    if progress is not None:
-        validation.function("progress", progress, "a function of (done, total), or None")
     for row in rows:
         try:
             if row["kind"] in ("memory", "edge"):
                 last = log.at = _number(log, row, last) if exact else now
             done += _replay(log, row)
         except (LookupError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            told = validation.display(row)
-            raise ConfigError(f"row {done + 1} is not of a hybridmem export ({error!r}): {told}") from error
+            raise ConfigError(
+                f"row {done + 1} is not of a hybridmem export ({error!r}): {validation.display(row)}"
+            ) from error
         if done % _CHUNK == 0:
             log.flush()
             if progress is not None:
@@ -116,12 +105,12 @@ def restore(
 
 
 def _number(log: Log, row: Mapping[str, Any], last: float) -> float:
-    """Let the next entry have this row's number; gives its time. Both only rise: `as_of` is a prefix of the log."""
+    """Give the next entry the row's seq; returns its time. Both must increase: `as_of` reads a prefix of the log."""
     seq, at = int(row["seq"]), _time(row["at"])
     if not log.seq < seq < _LAST:
         raise ConfigError(f"seq {row['seq']!r} does not come after {log.seq}")
     if at is None or at < last:
-        raise ConfigError(f"the time {row['at']!r} lies before that of an earlier row")
+        raise ConfigError(f"the time {row['at']!r} is before that of an earlier row")
     log.seq = seq - 1
     return at
 
@@ -140,12 +129,12 @@ def _replay(log: Log, row: Mapping[str, Any]) -> int:
     elif kind == "memory":
         _version(log, row)
     else:
-        raise ConfigError(f"unknown kind {kind!r}; known: hybridmem, meta, memory, edge")
+        validation.one_of("kind", kind, ("hybridmem", "meta", "memory", "edge"))
     return 1
 
 
 def _setting(log: Log, key: str, value: str) -> None:
-    """Keep a setting that is not set here; vectors of another embedder than ours are refused."""
+    """Store a setting that the store does not have; vectors of another embedder are refused."""
     if key == _EMBEDDER:
         ours = log.conn.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         if ours is not None and _embedder(ours[0]) != _embedder(value):
@@ -158,22 +147,22 @@ def _setting(log: Log, key: str, value: str) -> None:
 
 def _embedder(text: str) -> str:
     try:
-        told = json.loads(text)
-        return f"{told['name']!r} ({told['dim']} dimensions)"
+        recorded = json.loads(text)
+        return f"{recorded['name']!r} ({recorded['dim']} dimensions)"
     except (ValueError, TypeError, KeyError):
         return repr(text)
 
 
 def _edge(log: Log, row: Mapping[str, Any]) -> None:
-    edge = check_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
+    edge = checked_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
     if row["op"] not in ("link", "unlink"):
         raise ConfigError(f"unknown op {row['op']!r} of a link; known: link, unlink")
-    log.flush()  # a link must find its ends
+    log.flush()  # the heads of its ends are read from the tables
     if row["op"] == "link":
         heads = log.heads(row["namespace"], edge[:2])
         gone = [end for end in edge[:2] if end not in heads or not heads[end].live]
         if gone:
-            raise ConfigError(f"it links {gone[0]!r}, which is not there")
+            raise ConfigError(f"it links {gone[0]!r}, which does not exist")
     log.link(row["namespace"], edge, gone=row["op"] == "unlink")
 
 
@@ -196,9 +185,10 @@ def _version(log: Log, row: Mapping[str, Any]) -> None:
         head.vector = None
     body = None
     if op == PUT:
-        body = body_row(memory, _time(row["created_at"]), _time(row["updated_at"]), float(row["confidence"]))
-        head.words = words(memory.text)
-        for name in ("source_id", "thread", "confidence", "created_at", "updated_at"):
+        times = BodyTimes(*(_time(row.get(name)) for name in BodyTimes._fields))
+        body = body_row(memory, times, float(row["confidence"]))
+        derive(head, body)
+        for name in ("source_id", "thread", "confidence", *BodyTimes._fields):
             setattr(head, name, body[BODY.index(name)])
     log.record(head, op, body=body, vector=_vector(row))
 
@@ -210,18 +200,19 @@ def _op(name: Any) -> int:
 
 
 def _memory(row: Mapping[str, Any]) -> Memory:
-    """The row as a Memory without its times, so that it is checked like any other that comes in."""
+    """The row as a Memory without its times, so that `check_memory` validates it."""
     vitals = {name: row[name] for name in ("id", "namespace", "status", "strength", "access_count")}
     if row["op"] != OPS[PUT]:
         return Memory("", **vitals)
-    fields = {name: row[name] for name in BODY if name not in ("created_at", "updated_at")}
+    fields = {name: row[name] for name in BODY if name not in (*BodyTimes._fields, "speaker")}
+    fields["speaker"] = row.get("speaker", "")
     for name, empty in (("tags", ()), ("entities", ()), ("metadata", {})):
         fields[name] = empty if fields[name] is None else fields[name]
     return Memory(**vitals, **fields)
 
 
 def _time(value: Any) -> float | None:
-    """Epoch seconds that a datetime can hold: one that it cannot would make its memory unreadable."""
+    """Epoch seconds; an error when a datetime cannot hold them, since the memory would be unreadable."""
     if value is None:
         return None
     from_epoch(float(value))

@@ -1,8 +1,8 @@
-"""What a store refuses, before it takes a lock: the field, its value and what is allowed are named."""
+"""Validation of memories, namespaces, views, links, ids and times, before a store takes a lock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from hybridmem.core import validation
@@ -12,22 +12,30 @@ from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 
-__all__ = ["check_edge", "check_memory", "check_namespace", "check_view", "seconds"]
+__all__ = [
+    "check_memory",
+    "check_namespace",
+    "check_view",
+    "checked_edge",
+    "checked_edges",
+    "checked_ids",
+    "epoch_seconds",
+]
 
 _STATUSES: tuple[str, ...] = get_args(Status)
-_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace")
+_TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace", "speaker")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _OPTIONAL = (str, type(None))
 check_namespace = validation.namespace
 
 
 def check_memory(memory: Memory, /, *, namespace: str) -> None:
-    """Refuse what could not be stored or would break a promise, naming the field, the value and what is allowed."""
+    """Refuse a memory that this namespace cannot store: the error names the field, its value and what is allowed."""
     if not isinstance(memory, Memory):
         raise ConfigError(f"a store takes Memory objects, not {type(memory).__name__}")
     _check_texts(memory)
     if clean(memory.id) != memory.id:
-        raise ConfigError(f"a memory's id must be encodable text, not {memory.id!r}")
+        validation.refuse("Memory.id", memory.id, "encodable text")
     if memory.namespace not in ("", namespace):
         raise ConfigError(
             f"memory {memory.id!r} belongs to namespace {memory.namespace!r} and cannot be put into {namespace!r}: "
@@ -42,8 +50,8 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
     _check_numbers(memory)
 
 
-def check_view(view: Any, /) -> None:
-    """Refuse what is no view: `View(namespace, as_of, superseded)`."""
+def check_view(view: View, /) -> None:
+    """Refuse anything but a `View(namespace, as_of, superseded)`."""
     if not isinstance(view, View):
         validation.refuse("view", view, "View(namespace, as_of, superseded)")
     check_namespace(view.namespace)
@@ -72,24 +80,41 @@ def _check_numbers(memory: Memory) -> None:
         validation.refuse("Memory.access_count", count, "a whole number from 0 up")
 
 
-def check_edge(edge: Edge, /) -> Edge:
-    """The edge as it is stored, or an error naming what is wrong with it."""
+def checked_edge(edge: Edge, /) -> Edge:
+    """The edge as it is stored, or an error that names the wrong part."""
     if not isinstance(edge, tuple) or not 2 <= len(edge) <= 4:  # noqa: PLR2004 - a, b, relation, weight
-        raise ConfigError(f"an edge is Edge(a, b, relation, weight), not {edge!r}")
+        validation.refuse("edge", edge, "Edge(a, b, relation, weight)")
     edge = Edge(*edge)
     for name in ("a", "b", "relation"):
         value = getattr(edge, name)
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"Edge.{name} must be a non-empty str, not {value!r}")
+            validation.refuse(f"Edge.{name}", value, "a non-empty str")
     validation.number("Edge.weight", edge.weight, "a finite number from 0 up", low=0)
     return Edge(clean(edge.a), clean(edge.b), clean(edge.relation), float(edge.weight))
 
 
-def seconds(value: Any, field: str, /) -> float | None:
-    """A time field as epoch seconds; None stays None; anything unreadable is an error."""
+def checked_edges(edges: Sequence[Edge], /) -> list[Edge]:
+    """Edges as they are stored."""
+    return [checked_edge(edge) for edge in validation.listed("edges", edges, "Edge(a, b, relation, weight)")]
+
+
+def checked_ids(ids: Sequence[str], /) -> list[str]:
+    """Ids as they are stored; one str instead of a sequence is refused."""
+    if type(ids) is not list:
+        ids = validation.listed("ids", ids, "str")
+    try:
+        return [clean(id_) for id_ in ids]
+    except (TypeError, AttributeError):
+        for id_ in ids:
+            validation.text("id", id_, "a str")
+        raise
+
+
+def epoch_seconds(value: Any, field: str, /) -> float | None:
+    """A time field as epoch seconds; None stays None."""
     if value is None:
         return None
     result = epoch(value)
     if result is None:
-        raise ConfigError(f"{field} must be a datetime, date, ISO-8601 text or epoch number, not {value!r}")
+        validation.refuse(field, value, "a datetime, date, ISO-8601 text or epoch number")
     return result

@@ -1,4 +1,4 @@
-"""What each write means for the SQLite log: pure decisions over heads, recorded by the transaction's `Log`."""
+"""Write operations: how each call changes the heads of memories and what it records in the transaction's `Log`."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.core import validation
 from hybridmem.core.protocols import Progress
 from hybridmem.core.types import Edge, Memory
+from hybridmem.core.validation import clean
 from hybridmem.errors import NotFoundError
 from hybridmem.stores.sql import codec
-from hybridmem.stores.sqlite.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log
+from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
+from hybridmem.stores.sql.validation import epoch_seconds
 
 __all__ = [
     "assign_ids",
@@ -25,6 +26,8 @@ __all__ = [
     "link",
     "put",
     "reinforce",
+    "save_snapshot",
+    "set_meta",
     "set_vectors",
     "touch",
     "unlink",
@@ -33,10 +36,11 @@ __all__ = [
 
 DAY = 86_400.0
 _CHUNK = 1000
+_SNAPSHOT_PART = 4 * 1024 * 1024  # SQLite limits a blob to a gigabyte, and copies it whole in memory
 
 
 def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
-    """The ids of memories, new ones where empty: time, place in the batch, randomness, so that they sort by age."""
+    """The ids of memories. A new id has the time, the place in the batch and random digits, so that ids sort by age."""
     prefix, suffix = f"{max(0, int(now * 1000)):012x}", secrets.token_hex(7)
     return [memory.id or f"{prefix}{place:06x}{suffix}" for place, memory in enumerate(memories)]
 
@@ -56,7 +60,7 @@ def put(
     strict: bool = True,
     whole: bool = False,
 ) -> None:
-    """Add or update memories in order, then hide what they supersede; not `strict`: as far as it is known."""
+    """Add or update memories in order, then hide what they supersede; `strict` requires that those memories exist."""
     superseded: dict[str, str] = {}
     for start in range(0, len(ids), _CHUNK):
         end = min(start + _CHUNK, len(ids))
@@ -67,9 +71,9 @@ def put(
             heads[id_] = head
             vector = None if vectors is None else codec.encode_vector(vectors[place], id_)
             old = memory.supersedes
-            known = (whole or not strict) and head.live and head.supersedes == old  # said before, not said again
-            if old and not known:
-                superseded[codec.clean(old)] = id_
+            repeated = (whole or not strict) and head.live and head.supersedes == old
+            if old and not repeated:
+                superseded[clean(old)] = id_
             _put(log, head, memory, vector, whole=whole)
         log.flush()
         if progress is not None:
@@ -78,29 +82,32 @@ def put(
 
 
 def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: bool) -> None:
-    created = codec.seconds(memory.created_at, "Memory.created_at")
-    updated = codec.seconds(memory.updated_at, "Memory.updated_at")
-    accessed = codec.seconds(memory.last_accessed, "Memory.last_accessed")
+    created = epoch_seconds(memory.created_at, "Memory.created_at")
+    updated = epoch_seconds(memory.updated_at, "Memory.updated_at")
+    accessed = epoch_seconds(memory.last_accessed, "Memory.last_accessed")
     fresh = not head.live
     if updated is None:
         updated = created if fresh and created is not None else log.at
     if created is None:
         created = log.at if fresh else head.created_at
     confidence = float(memory.confidence)
-    if not (fresh or whole) and confidence == 1.0:  # not given: it was set at creation and stays
+    if not (fresh or whole) and confidence == 1.0:  # not given: the confidence set at creation stays
         confidence = head.confidence
-    row = codec.body_row(memory, created, updated, confidence)
+    event = epoch_seconds(memory.event_at, "Memory.event_at")
+    expires = epoch_seconds(memory.expires_at, "Memory.expires_at")
+    row = codec.body_row(memory, codec.BodyTimes(created, updated, event, expires), confidence)
     if fresh:
-        head.born = 0  # a life of its own, after a deletion too
+        head.born = 0  # a deleted id that is used again starts anew
         head.decayed = log.at if created is None else created
     if fresh or whole or (memory.strength, memory.access_count, accessed) != (1.0, 0, None):
         head.strength, head.access_count, head.last_accessed = float(memory.strength), memory.access_count, accessed
     if fresh or (head.title, head.text) != (row[0], row[-1]):
-        head.vector = None  # a vector of another text would lie
+        head.vector = None  # it belongs to the old text
     head.live, head.status = 1, memory.status
     head.title, head.text, head.supersedes = row[0], row[-1], row[11]
     head.source_id, head.thread, head.created_at, head.updated_at = row[4], row[5], created, updated
-    head.confidence, head.words = confidence, codec.words(row[-1])
+    head.confidence, head.event_at, head.expires_at = confidence, event, expires
+    derive(head, row)
     log.record(head, PUT, body=row, vector=vector)
 
 
@@ -109,14 +116,14 @@ def _supersede(log: Log, namespace: str, superseded: Mapping[str, str], *, stric
     for old, new in superseded.items():
         head = heads.get(old)
         if head is None and strict:
-            raise NotFoundError(f"memory {new!r} supersedes {old!r}, which namespace {namespace!r} has never known")
+            raise NotFoundError(f"memory {new!r} supersedes {old!r}, which was never in namespace {namespace!r}")
         if head is not None and head.live and head.status != "superseded":
             head.status = "superseded"
             log.record(head, STATUS)
 
 
 def delete(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
-    """Record the deletion of the memories that are there; their links go with them."""
+    """Record the deletion of memories and of their links; returns how many existed."""
     gone = [head for head in log.heads(namespace, ids).values() if head.live]
     for head in gone:
         log.unlink_all(namespace, head.id)
@@ -126,18 +133,18 @@ def delete(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
 
 
 def erase(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
-    """Remove every version, body, vector and link of memories for good; only an empty tombstone stays."""
+    """Remove every version, body, vector and link of memories; an empty tombstone tells indexes that they are gone."""
     heads = [head for head in log.heads(namespace, ids).values() if head.body is not None]
     for head in heads:
         log.unlink_all(namespace, head.id)
         log.record(wipe(log, head), ERASE)
-    if heads:  # a snapshot of an index holds the words of what was just erased
+    if heads:  # snapshots of indexes contain words of the erased texts
         log.conn.execute("DELETE FROM snapshots WHERE namespace = ?", (namespace,))
     return len(heads)
 
 
 def wipe(log: Log, head: Head, /) -> Head:
-    """Remove what the log holds of a memory; a blank head takes its place."""
+    """Delete all rows of a memory from the log; returns an empty head in its place."""
     log.flush()
     run = log.conn.execute
     own = "(SELECT seq FROM versions WHERE mem = ?)"
@@ -152,7 +159,7 @@ def wipe(log: Log, head: Head, /) -> Head:
 
 
 def set_vectors(log: Log, vectors: Mapping[str, Any], /, *, namespace: str) -> None:
-    """Give memories new vectors; None takes one away. Memories deleted in the meantime are passed over."""
+    """Set the vectors of memories; None removes one. Ids that do not exist are ignored."""
     items = iter(vectors.items())
     while chunk := dict(islice(items, _CHUNK)):
         heads = log.heads(namespace, chunk)
@@ -169,7 +176,7 @@ def set_vectors(log: Log, vectors: Mapping[str, Any], /, *, namespace: str) -> N
 
 
 def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
-    """Count an access of each memory; ids that are gone are passed over."""
+    """Count an access of each memory; ids that do not exist are ignored."""
     for head in log.heads(namespace, ids).values():
         if head.live:
             head.access_count += 1
@@ -179,7 +186,6 @@ def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
 
 def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
     """Add to the strength: min(1, strength + by)."""
-    validation.number("by", by, "a finite number from 0 up", low=0)
     head = log.heads(namespace, [id_]).get(id_)
     if head is None or not head.live:
         raise NotFoundError(f"no memory has the id {id_!r} in namespace {namespace!r}")
@@ -191,10 +197,10 @@ def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
 
 
 def decay(log: Log, /, *, namespace: str, now: float) -> int:
-    """Give each memory strength · exp(−0.01 · d) for the d whole days since it was created or last decayed.
+    """Multiply each strength by exp(−0.01 · d) for the d whole days since its creation or last decay.
 
-    Returns how many changed. The day it is counted from moves on by d whole days: calling twice in a day changes
-    nothing the second time, and calling daily or once a month comes to the same.
+    Returns how many changed. The time of the last decay advances by d whole days, so that a second call on the same
+    day changes nothing, and daily calls give the same strength as one call a month.
     """
     changed, last = 0, ""
     query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND decayed <= ? ORDER BY id LIMIT ?"
@@ -213,29 +219,46 @@ def decay(log: Log, /, *, namespace: str, now: float) -> int:
 
 
 def link(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> None:
-    """Record links between memories that are there; one that stands already is not recorded again."""
-    checked = [codec.check_edge(edge) for edge in edges]
-    ends = [end for edge in checked for end in edge[:2]]
+    """Record links between existing memories; a link that exists with the same weight is not recorded again."""
+    ends = [end for edge in edges for end in edge[:2]]
     heads = log.heads(namespace, ends)
     for end in ends:
         if end not in heads or not heads[end].live:
             raise NotFoundError(f"cannot link {end!r}: no memory has this id in namespace {namespace!r}")
-    standing = log.weights(namespace, checked)
-    for edge in checked:
-        if standing.get(edge[:3]) != edge.weight:
-            standing[edge[:3]] = edge.weight
+    weights = log.weights(namespace, edges)
+    for edge in edges:
+        if weights.get(edge[:3]) != edge.weight:
+            weights[edge[:3]] = edge.weight
             log.link(namespace, edge)
 
 
 def unlink(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> int:
-    """Remove links, whichever way round they were made (the weight does not matter); how many there were."""
-    checked = [codec.check_edge(edge) for edge in edges]
-    both = [way for edge in checked for way in (edge, Edge(edge.b, edge.a, edge.relation, edge.weight))]
-    standing = log.weights(namespace, both)
+    """Remove links in either direction, whatever their weight; returns how many existed."""
+    both = [way for edge in edges for way in (edge, Edge(edge.b, edge.a, edge.relation, edge.weight))]
+    weights = log.weights(namespace, both)
     removed = 0
     for way in both:
-        weight = standing.pop(way[:3], None)
+        weight = weights.pop(way[:3], None)
         if weight is not None:
             log.link(namespace, way._replace(weight=weight), gone=True)
             removed += 1
     return removed
+
+
+# --- settings and snapshots of indexes
+
+
+def set_meta(conn: Any, key: str, value: str, /) -> None:
+    """Store a setting."""
+    conn.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value))
+
+
+def save_snapshot(conn: Any, name: str, namespace: str, watermark: int, blob: bytes, /) -> None:
+    """Replace the saved state of an index; it is stored in parts."""
+    conn.execute("DELETE FROM snapshots WHERE namespace = ? AND name = ?", (namespace, name))
+    view, size = memoryview(blob), _SNAPSHOT_PART
+    parts = max(1, -(-len(view) // size))
+    conn.executemany(
+        "INSERT INTO snapshots (namespace, name, part, parts, watermark, data) VALUES (?, ?, ?, ?, ?, ?)",
+        ((namespace, name, i, parts, watermark, view[i * size : (i + 1) * size]) for i in range(parts)),
+    )

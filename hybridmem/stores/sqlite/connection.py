@@ -1,4 +1,4 @@
-"""Connections to one SQLite file: borrowed by any thread, one writer at a time."""
+"""Pool of connections to one SQLite file: any thread may borrow one; one writer at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.forks import PATIENCE, guard, interrupted
@@ -17,11 +17,12 @@ from hybridmem.core.times import epoch
 from hybridmem.errors import StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filters.sql import dig
 from hybridmem.stores.sqlite import schema
-from hybridmem.stores.sqlite.errors import is_busy, translate
+from hybridmem.stores.sqlite.errors import is_busy, translated
 
 __all__ = ["Pool", "Synchronous"]
 
 Synchronous = Literal["full", "normal"]
+T = TypeVar("T")
 
 _LONGEST = 2_000_000.0  # seconds: SQLite counts milliseconds in 31 bits
 _PAGE = 8192  # five 384-dimension vectors fit a page; at 4096 a quarter of the file would be padding
@@ -30,7 +31,7 @@ _WAL_LIMIT = 64 * 1024 * 1024  # a WAL grown by a bulk load shrinks back to this
 
 
 class Connection(sqlite3.Connection):
-    """A connection that remembers how far the log went at moments that were asked for."""
+    """A connection with a cache of the last seq at the times of past views."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,9 +39,9 @@ class Connection(sqlite3.Connection):
 
 
 class Pool:
-    """Lends connections to readers, the newest first so that its caches are warm; writers take turns.
+    """Lends connections to readers, the most recently used first because its caches are warm; one writer at a time.
 
-    Not one connection per thread: short-lived threads would each leave one behind.
+    There is no connection per thread, since short-lived threads would each leave one behind.
     """
 
     def __init__(self, path: str, /, *, busy_timeout: float = 5.0, synchronous: Synchronous = "full") -> None:
@@ -53,18 +54,18 @@ class Pool:
         self._closed = False
         self._idle: deque[sqlite3.Connection] = deque()
         self._lent: deque[None] = deque()
-        """One for each connection that is out, or about to be."""
+        """One item for each connection that is lent, or about to be."""
         self._write_lock = threading.Lock()
         self._memory_lock = threading.RLock()
         self._forking = False
-        with translate(path):
+        with translated(path):
             self._open()
         guard(self)
 
     def _open(self) -> None:
         conn = self._connect()
         try:
-            if self.in_memory or not schema.is_ready(conn):  # opening a finished file waits for no writer
+            if self.in_memory or not schema.is_ready(conn):  # opening an existing store does not wait for a writer
                 self._create(conn)
         except BaseException:
             conn.close()
@@ -93,13 +94,13 @@ class Pool:
             factory=Connection,
         )
         try:
-            conn.execute(f"PRAGMA page_size = {_PAGE}")  # counts only while the file is empty
+            conn.execute(f"PRAGMA page_size = {_PAGE}")  # has an effect only while the file is empty
             conn.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             conn.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             conn.execute(f"PRAGMA synchronous = {self._synchronous.upper()}")
             conn.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten with zeros
             conn.execute("PRAGMA temp_store = MEMORY")
-            conn.execute("PRAGMA trusted_schema = OFF")  # a hostile file's triggers and views may not call functions
+            conn.execute("PRAGMA trusted_schema = OFF")  # triggers and views of a hostile file must not call functions
             conn.create_function("hybridmem_epoch", 1, epoch, deterministic=True)
             conn.create_function("hybridmem_dig", 2, dig, deterministic=True)
         except BaseException:
@@ -110,7 +111,7 @@ class Pool:
     # --- reading
 
     def take(self) -> sqlite3.Connection:
-        """Borrow a connection; give it back with `give`, whatever happens."""
+        """Borrow a connection; the caller returns it with `give` in a `finally`."""
         self._enter()
         if self.in_memory:
             self._memory_lock.acquire()
@@ -128,7 +129,7 @@ class Pool:
             raise
 
     def _enter(self) -> None:
-        """Say that a connection is about to be out, before looking whether a fork is: who forks does the reverse."""
+        """Count the connection as lent before checking for a fork; `acquire` does both in the reverse order."""
         self._lent.append(None)
         while self._forking:
             self._lent.pop()
@@ -136,7 +137,7 @@ class Pool:
             self._lent.append(None)
         if interrupted():
             self._lent.pop()
-            raise StoreError(_TORN.format(path=self.path, patience=PATIENCE))
+            raise StoreError(_FORKED.format(path=self.path, patience=PATIENCE))
 
     def _leave(self) -> None:
         if self.in_memory:
@@ -154,9 +155,17 @@ class Pool:
                     self._close_idle()
         self._leave()
 
+    def read(self, work: Callable[[sqlite3.Connection], T], /) -> T:
+        """The result of a read on a borrowed connection."""
+        conn = self.take()
+        try:
+            return work(conn)
+        finally:
+            self.give(conn)
+
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees one moment of the file, however many statements are run on it."""
+        """A connection in a read transaction: all its statements see the same state of the file."""
         conn = self.take()
         try:
             nested = conn.in_transaction
@@ -174,7 +183,7 @@ class Pool:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: everything in it happens, or nothing does."""
+        """One write transaction: it is committed as a whole or rolled back."""
         if not self._write_lock.acquire(timeout=self.busy_timeout):
             raise StoreBusyError(self._busy())
         try:
@@ -194,7 +203,7 @@ class Pool:
             self._write_lock.release()
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the file and empty it, as far as readers elsewhere allow."""
+        """Move the write-ahead log into the file and empty it, as far as other readers allow."""
         conn = self.take()
         try:
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -202,10 +211,10 @@ class Pool:
             self.give(conn)
 
     def _retry(self, conn: sqlite3.Connection, statement: str) -> None:
-        """Run a statement that needs the write lock, asking again every millisecond or so until the timeout.
+        """Run a statement that needs the write lock, repeated about every millisecond until the timeout.
 
-        SQLite's own busy handler sleeps up to 100 ms between tries, so that under steady writing by others an unlucky
-        process can miss every gap for seconds. Asking often and at random makes that practically impossible.
+        SQLite's own busy handler sleeps up to 100 ms between attempts. While others write steadily, a process could
+        miss every gap for seconds; frequent attempts at random intervals prevent that.
         """
         deadline = time.monotonic() + self.busy_timeout
         conn.execute("PRAGMA busy_timeout = 0")
@@ -227,10 +236,10 @@ class Pool:
     def _busy(self) -> str:
         return f"{self.path} was held by another writer for longer than {self.busy_timeout:g} s (busy_timeout)"
 
-    # --- around a fork
+    # --- fork safety (the lock protocol of core.forks)
 
-    def acquire(self, *, blocking: bool = False) -> bool:  # noqa: ARG002 - as a lock is taken
-        """Hold still and close what is open, so that a child process inherits nothing of SQLite's; False: in use."""
+    def acquire(self, *, blocking: bool = False) -> bool:  # noqa: ARG002 - the signature of a lock
+        """Stop lending and close every connection, so that a child process inherits none; False when one is in use."""
         if not self._write_lock.acquire(blocking=False):
             return False
         self._forking = True
@@ -242,21 +251,21 @@ class Pool:
         return True
 
     def release(self) -> None:
-        """Go on: connections are opened again as they are needed."""
+        """Lend again: connections are opened when they are needed."""
         self._forking = False
         self._write_lock.release()
 
     def _at_fork_reinit(self) -> None:
-        """In a child that was forked in the middle of something: nothing here may be used, nor even be closed."""
-        _GRAVEYARD.append(self._idle)
+        """In a child that was forked during a call: the inherited connections must not be used or closed."""
+        _INHERITED.append(self._idle)
         self._idle, self._lent = deque(), deque()
         self._write_lock, self._memory_lock = threading.Lock(), threading.RLock()
         self._forking = False
 
-    # --- the end
+    # --- closing
 
     def close(self) -> None:
-        """Close every connection; those lent out are closed when they come back."""
+        """Close every connection; lent ones are closed when they are returned."""
         self._closed = True
         self._close_idle()
 
@@ -273,8 +282,8 @@ class Pool:
             self.close()
 
 
-_GRAVEYARD: list[Any] = []
-_TORN = (
+_INHERITED: list[Any] = []
+_FORKED = (
     "{path} was in use by other threads for longer than {patience:g} s while this process was forked from another: "
     "fork before they start, or start processes by 'spawn'"
 )

@@ -1,4 +1,4 @@
-"""Looking after the SQLite file: is it sound, and a copy of it while it is in use."""
+"""Maintenance of the SQLite file: consistency checks, and backup while it is in use."""
 
 from __future__ import annotations
 
@@ -12,118 +12,119 @@ from hybridmem.errors import ConfigError
 __all__ = ["backup", "check"]
 
 
-# Each row that a query finds is a broken promise; its columns fill the sentence.
-class _Promise(NamedTuple):
-    sentence: str
+# Each row that a query returns is a violation; its columns fill the message.
+class _Invariant(NamedTuple):
+    message: str
     query: str
 
 
-_PROMISES = (
-    _Promise(
-        "memory {0!r} of namespace {1!r} stands at version {2}, but its newest is {3}",
+_INVARIANTS = (
+    _Invariant(
+        "memory {0!r} of namespace {1!r} is recorded at version {2}, but its newest is {3}",
         "SELECT m.id, m.namespace, m.seq, max(v.seq) AS newest FROM memories m LEFT JOIN versions v ON v.mem = m.mem "
         "GROUP BY m.mem HAVING newest IS NOT m.seq",
     ),
-    _Promise(
-        "memory {0!r} of namespace {1!r} does not show what its version {2} says",
+    _Invariant(
+        "memory {0!r} of namespace {1!r} differs from its version {2}",
         "SELECT m.id, m.namespace, m.seq FROM memories m JOIN versions v ON v.seq = m.seq WHERE "
         "(m.live, m.body, m.vector, m.status, m.strength, m.access_count, m.last_accessed, m.decayed, m.born) IS NOT "
         "(v.live, v.body, v.vector, v.status, v.strength, v.access_count, v.last_accessed, v.decayed, v.born)",
     ),
-    _Promise(
-        "memory {0!r} of namespace {1!r} does not show the fields of its body {2}",
+    _Invariant(
+        "memory {0!r} of namespace {1!r} differs from its body {2}",
         "SELECT m.id, m.namespace, m.body FROM memories m JOIN bodies b ON b.seq = m.body WHERE "
-        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words) IS NOT "
-        "(b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words)",
+        "(m.source_id, m.thread, m.created_at, m.updated_at, m.confidence, m.words, m.speaker, m.cues, m.event_at, "
+        "m.expires_at) IS NOT (b.source_id, b.thread, b.created_at, b.updated_at, b.confidence, b.words, b.spoken_by, "
+        "b.cues, b.event_at, b.expires_at)",
     ),
-    _Promise(
+    _Invariant(
         "version {0} belongs to no memory",
         "SELECT v.seq FROM versions v LEFT JOIN memories m ON m.mem = v.mem WHERE m.mem IS NULL",
     ),
-    _Promise(
+    _Invariant(
         "version {0} points at body {1}, which is missing",
         "SELECT v.seq, v.body FROM versions v LEFT JOIN bodies b ON b.seq = v.body "
         "WHERE b.seq IS NULL AND (v.live OR v.body IS NOT NULL)",
     ),
-    _Promise(
+    _Invariant(
         "version {0} points at vector {1}, which is missing",
         "SELECT v.seq, v.vector FROM versions v LEFT JOIN vectors x ON x.seq = v.vector "
         "WHERE v.vector IS NOT NULL AND x.seq IS NULL",
     ),
-    _Promise(
+    _Invariant(
         "vector {0} has {1} bytes, which is no list of float32",
         "SELECT seq, length(data) FROM vectors WHERE length(data) = 0 OR length(data) % 4 <> 0",
     ),
-    _Promise(
+    _Invariant(
         "namespace {0!r} holds vectors of {1} different dimensions, {2} to {3}: re-embed it",
         "SELECT m.namespace, count(DISTINCT length(x.data)) AS sizes, min(length(x.data)) / 4, max(length(x.data)) / 4 "
         "FROM memories m JOIN vectors x ON x.seq = m.vector WHERE m.live GROUP BY m.namespace HAVING sizes > 1",
     ),
-    _Promise(
+    _Invariant(
         "body {0} holds JSON that cannot be read",
         "SELECT seq FROM bodies WHERE (tags IS NOT NULL AND NOT json_valid(tags)) "
         "OR (entities IS NOT NULL AND NOT json_valid(entities)) OR (metadata IS NOT NULL AND NOT json_valid(metadata))",
     ),
-    _Promise(
-        "the recorded time of version {0} lies before that of an earlier one",
+    _Invariant(
+        "the recorded time of version {0} is before that of an earlier one",
         "SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) WHERE at < earlier",
     ),
-    _Promise(
-        "the counter stands at {0}, but the log goes on to {1}",
+    _Invariant(
+        "the counter is at {0}, but the log continues to {1}",
         "SELECT s.seq, max(v.seq, e.seq) AS newest FROM state s, "
         "(SELECT COALESCE(max(seq), 0) AS seq FROM versions) v, "
         "(SELECT COALESCE(max(seq), 0) AS seq FROM edge_log) e WHERE newest > s.seq",
     ),
-    _Promise(
-        "the link {1!r} - {2!r} ({3}) of namespace {0!r} is not what the log says",
+    _Invariant(
+        "the link {1!r} - {2!r} ({3}) of namespace {0!r} differs from the log",
         "SELECT e.namespace, e.a, e.b, e.relation FROM edges e LEFT JOIN edge_log l ON l.seq = e.seq WHERE "
         "(l.namespace, l.a, l.b, l.relation, l.weight, l.gone) IS NOT (e.namespace, e.a, e.b, e.relation, e.weight, 0)",
     ),
-    _Promise(
-        "link {0} of the log stands, but is not among the links",
+    _Invariant(
+        "link {0} of the log is missing in the table of links",
         "SELECT l.seq FROM edge_log l LEFT JOIN edges e ON e.seq = l.seq AND e.namespace = l.namespace "
         "WHERE e.seq IS NULL AND NOT l.gone AND l.seq = (SELECT max(k.seq) FROM edge_log k WHERE "
         "k.namespace = l.namespace AND k.a = l.a AND k.b = l.b AND k.relation = l.relation)",
     ),
-    _Promise(
-        "the link {1!r} - {2!r} ({3}) of namespace {0!r} has an end that is not there",
+    _Invariant(
+        "the link {1!r} - {2!r} ({3}) of namespace {0!r} has a missing end",
         "SELECT e.namespace, e.a, e.b, e.relation FROM edges e "
         "LEFT JOIN memories a ON a.namespace = e.namespace AND a.id = e.a AND a.live "
         "LEFT JOIN memories b ON b.namespace = e.namespace AND b.id = e.b AND b.live "
         "WHERE a.mem IS NULL OR b.mem IS NULL",
     ),
-    _Promise(
+    _Invariant(
         "the saved state {1!r} of namespace {0!r} has {2} of its {3} parts",
         "SELECT namespace, name, count(*) AS found, parts FROM snapshots "
         "GROUP BY namespace, name HAVING found <> parts",
     ),
 )
-_MOST = 5  # of one kind: a thousand lines of the same complaint help nobody
+_MOST = 5  # messages of one kind
 
 
 def check(conn: sqlite3.Connection, /) -> list[str]:
-    """What is wrong, in words: damaged pages first, then promises of ours that do not hold."""
+    """The problems of the file, one sentence each: damaged pages, otherwise violated invariants of the tables."""
     pages = [str(row[0]) for row in conn.execute(f"PRAGMA integrity_check({_MOST})")]
     if pages != ["ok"]:
         return [f"SQLite finds damage: {line}" for line in pages]
     problems = []
-    for sentence, query in _PROMISES:
+    for message, query in _INVARIANTS:
         rows = conn.execute(query).fetchmany(_MOST + 1)
-        problems += [sentence.format(*row) for row in rows[:_MOST]]
+        problems += [message.format(*row) for row in rows[:_MOST]]
         if len(rows) > _MOST:
             problems.append("… and more of the same kind")
     return problems
 
 
 def backup(conn: sqlite3.Connection, source: str, target: str, /) -> None:
-    """Copy to a file beside the target, then rename it over: the target is the old copy or the new one, never half."""
+    """Copy to a file beside the target, then rename it: the target is the old copy or the complete new one."""
     if source != ":memory:" and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"cannot back {source} up onto itself: name another file")
     part = f"{target}.part-{os.getpid()}"
     try:
         with closing(sqlite3.connect(part, isolation_level=None)) as copy:
             conn.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # one file, complete by itself
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file without a write-ahead log
         with open(part, "rb+") as file:  # noqa: PTH123
             os.fsync(file.fileno())
         os.replace(part, target)  # noqa: PTH105

@@ -1,4 +1,4 @@
-"""The SQLite file: its tables, how a file is recognised, created and brought up to date."""
+"""Schema of the SQLite file: tables, recognition of a file, creation and migrations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 from hybridmem.errors import CorruptStoreError, SchemaVersionError
+from hybridmem.text.cues import cues_of, speaker_of
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "refuse"]
 
 APPLICATION_ID = 0x4879_4D65  # "HyMe": tells our files from other people's SQLite files
-VERSION = 1
+VERSION = 2
 
-# memories   where each memory stands now: derived from `versions`, kept in the same transaction, verified by check()
-# versions   the log: never updated. `body` and `vector` point at what was written by this or an earlier version, so a
-#            change of vitals copies neither text nor vector
-# edge_log   the log of links, numbered in the same sequence; `edges` is where they stand now
+# memories   the current state of each memory: derived from `versions` in the same transaction, verified by check()
+# versions   the log, never updated. `body` and `vector` refer to rows written by this or an earlier version, so that
+#            a change of vitals copies neither text nor vector
+# edge_log   the log of links, numbered in the same sequence; `edges` has their current state
 TABLES = """
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, at REAL NOT NULL);
 INSERT INTO state VALUES (1, 0, 0.0);
@@ -26,6 +27,7 @@ CREATE TABLE memories (
   status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
   decayed REAL NOT NULL, born INTEGER NOT NULL,
   source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL, words INTEGER NOT NULL,
+  speaker TEXT, cues INTEGER NOT NULL DEFAULT 0, event_at REAL, expires_at REAL,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 
@@ -40,7 +42,8 @@ CREATE TABLE bodies (
   seq INTEGER PRIMARY KEY, words INTEGER NOT NULL,
   title TEXT NOT NULL, tags TEXT, predicate TEXT NOT NULL, subject TEXT NOT NULL,
   source_id TEXT, thread TEXT, type TEXT NOT NULL, entities TEXT, created_at REAL, updated_at REAL,
-  confidence REAL NOT NULL, supersedes TEXT, metadata TEXT, text TEXT NOT NULL);
+  confidence REAL NOT NULL, supersedes TEXT, metadata TEXT, text TEXT NOT NULL,
+  speaker TEXT NOT NULL DEFAULT '', event_at REAL, expires_at REAL, spoken_by TEXT, cues INTEGER NOT NULL DEFAULT 0);
 
 CREATE TABLE vectors (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
@@ -59,18 +62,40 @@ CREATE TABLE snapshots (
 """
 
 Migration = Callable[[sqlite3.Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {}
+
+
+def _add_speakers(conn: sqlite3.Connection) -> None:
+    """1 → 2: speaker, event_at, expires_at and cues. Snapshots of indexes lack them and are built again."""
+    for column in (
+        "bodies ADD COLUMN speaker TEXT NOT NULL DEFAULT ''", "bodies ADD COLUMN event_at REAL",
+        "bodies ADD COLUMN expires_at REAL", "bodies ADD COLUMN spoken_by TEXT",
+        "bodies ADD COLUMN cues INTEGER NOT NULL DEFAULT 0", "memories ADD COLUMN speaker TEXT",
+        "memories ADD COLUMN cues INTEGER NOT NULL DEFAULT 0", "memories ADD COLUMN event_at REAL",
+        "memories ADD COLUMN expires_at REAL",
+    ):  # fmt: skip
+        conn.execute(f"ALTER TABLE {column}")
+    conn.create_function("hybridmem_cues", 1, cues_of, deterministic=True)
+    conn.create_function("hybridmem_speaker", 1, speaker_of, deterministic=True)
+    conn.execute("UPDATE bodies SET cues = hybridmem_cues(text), spoken_by = hybridmem_speaker(text)")
+    conn.execute(
+        "UPDATE memories SET (speaker, cues) = (SELECT b.spoken_by, b.cues FROM bodies b WHERE b.seq = memories.body) "
+        "WHERE body IS NOT NULL"
+    )
+    conn.execute("DELETE FROM snapshots")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _add_speakers}
 """From each version to the next: `{1: add_a_column}` brings a file of version 1 to version 2."""
 
 
 def is_ready(conn: sqlite3.Connection, /) -> bool:
-    """Whether the file is ours, of this version and in write-ahead mode: nothing to do then but to use it."""
+    """Whether the file is a store of this version in write-ahead mode, so that it needs no preparation."""
     ours = _pragma(conn, "application_id") == APPLICATION_ID and _pragma(conn, "user_version") == VERSION
     return ours and conn.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
 
 
 def refuse(conn: sqlite3.Connection, path: str, /, *, version: int = VERSION) -> bool:
-    """Raise if the file is not ours to touch, or of a newer version; otherwise tell whether it is still empty."""
+    """Raise if the file is not a store or has a newer version; returns whether it is still empty."""
     found = _pragma(conn, "user_version")
     foreign = _pragma(conn, "application_id") != APPLICATION_ID
     if foreign and (found or conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):

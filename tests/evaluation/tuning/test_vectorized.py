@@ -14,7 +14,7 @@ from hybridmem.evaluation.recording import Recorded, replay
 from hybridmem.evaluation.tuning.candidates import read_columns
 from hybridmem.evaluation.tuning.neighbours import Edges, Walks, possible_seeds
 from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
-from hybridmem.evaluation.tuning.vectorized import Board, _top
+from hybridmem.evaluation.tuning.vectorized import VectorizedRanking, _top
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, HalfLife, NamedDate, QualityGate, SourceDedup, Spread, Substance
 
@@ -132,7 +132,7 @@ QUESTION = "What happened on 14 November 2023?"
 def test_scores_of_the_board_are_those_of_the_fusion(records, recipe):
     cases = [Case(QUESTION, {"m1": 1.0, "m5": 2.0}) for _ in records]
     columns = read_columns(records, cases, recipe=recipe)
-    board = Board(columns, cases, recipe=recipe)
+    board = VectorizedRanking(columns, cases, recipe=recipe)
     found = board.scores(read_setting(recipe, columns.names))
     for row, record in enumerate(records):
         ranking = with_weights(recipe, record).run(
@@ -173,11 +173,11 @@ def test_every_setting_puts_everything_where_the_fusion_puts_it(records, tried, 
     )
     cases = [Case(QUESTION, {item["id"]: 1.0 for item in ITEMS}) for _ in records]
     columns = read_columns(records, cases, recipe=recipe)
-    board = Board(columns, cases, recipe=recipe)
+    board = VectorizedRanking(columns, cases, recipe=recipe)
     for setting in [*tried, *reversed(tried)]:
         changed = with_setting(recipe, setting, columns.names)
         lists = [replay(changed, record, query=QUESTION, k=99) for record in records]
-        scores, found = board.scores(setting), iter(board.places(setting).tolist())
+        scores, found = board.scores(setting), iter(board.ranks(setting).tolist())
         for row, keys in enumerate(columns.keys):
             oracle = {key: place for place, key in enumerate(lists[row], start=1)}
             mine = {key: next(found) for key in keys}
@@ -231,7 +231,7 @@ def test_figures_are_those_of_the_replayed_lists():
         cases.append(Case("q", {f"m{number}": float(rng.integers(1, 3)) for number in rng.permutation(10)[:3]}))
     recipe = Fusion(mode="relative", spread=Spread(strength=0.4, thread=0.2), boost=HalfLife(strength=0.1))
     columns = read_columns(records, cases, recipe=recipe)
-    board = Board(columns, cases, recipe=recipe)
+    board = VectorizedRanking(columns, cases, recipe=recipe)
     for name in ("recall@3", "hit@1", "mrr@10", "ndcg@5"):
         measure, k = metric(name)
         for weights in ((0.5, 0.5), (0.9, 0.1), (0.2, 0.8)):
@@ -265,7 +265,7 @@ def test_arms_without_scores_count_by_rank():
     record = Recorded([ArmList("a", ITEMS[:3]), ArmList("b", [])], Rows())
     recipe = Fusion(mode="convex", weights=(1.0, 0.0))
     columns = read_columns([record], [Case("q", {"m2": 1.0})], recipe=recipe)
-    board = Board(columns, [Case("q", {"m2": 1.0})], recipe=recipe)
+    board = VectorizedRanking(columns, [Case("q", {"m2": 1.0})], recipe=recipe)
     assert board.figures(read_setting(recipe, columns.names), "mrr@10").tolist() == [1 / 3]
 
 

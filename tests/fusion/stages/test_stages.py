@@ -45,7 +45,7 @@ def gate(lists, **settings):
     trace = Trace()
     told = Context("q", NOW, READER, trace=trace)
     kept = QualityGate(**settings).apply(lists, told)
-    return {one.name: READER.keys(one.items) for one in kept}, told.degraded
+    return {one.name: READER.keys(one.items) for one in kept}, trace._fallback is not None
 
 
 # --- the gate
@@ -73,7 +73,7 @@ def test_all_empty_falls_back_and_is_marked():
     lists = [arm("a", "", []), arm("b", "xy", [0.3, 0.2]), arm("c", "z", [0.1])]
     assert gate(lists, floor=0.5) == ({"a": [], "b": ["x", "y"], "c": []}, True)
     assert gate(lists, floor=0.5, fallback="c") == ({"a": [], "b": [], "c": ["z"]}, True)
-    assert gate(lists, floor=0.5, fallback=None) == ({"a": [], "b": [], "c": []}, True)
+    assert gate(lists, floor=0.5, fallback=None) == ({"a": [], "b": [], "c": []}, False)
     assert gate([arm("a", "", [])], floor=0.5) == ({"a": []}, False)
 
 
@@ -311,7 +311,7 @@ def test_spreading_adds_what_neighbours_bring():
         "e": pytest.approx(0.4),
     }
     assert got.keys == ["a", "e", "b", "c", "d"]
-    assert set(trace.mentioned()) == {"a", "b", "c", "d"}
+    assert set(trace.path_keys()) == {"a", "b", "c", "d"}
 
 
 def test_only_seeds_spread_and_without_a_graph_nothing_happens():

@@ -18,8 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits, Memory
 from hybridmem.errors import ConfigError, CorruptStoreError, MissingExtraError
-from hybridmem.indexes.bm25 import accelerate
-from hybridmem.indexes.bm25 import updates as writing
+from hybridmem.indexes.bm25 import scoring, updates
 from hybridmem.indexes.bm25.compiled import NumbaKernels
 from hybridmem.indexes.bm25.documents import Document, as_document, stamp_of, weigh
 from hybridmem.indexes.bm25.index import BM25Index
@@ -206,8 +205,8 @@ class Interleaved(RuleBasedStateMachine):
 @pytest.fixture
 def small_limits(monkeypatch):
     """Merge and compact after a few rows already."""
-    monkeypatch.setattr(writing, "_TAIL", 4)
-    monkeypatch.setattr(writing, "_BULK", 3)
+    monkeypatch.setattr(updates, "_TAIL", 4)
+    monkeypatch.setattr(updates, "_BULK", 3)
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -258,7 +257,7 @@ def kernels():
 
 
 def use(index, kernel):
-    index._accelerator._ready = kernel
+    index._kernels._ready = kernel
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -331,7 +330,7 @@ def test_many_equal_scores_are_cut_by_time_and_id(kernels):
 
 
 def test_segments_stay_few_and_the_dead_are_thrown_out(monkeypatch):
-    monkeypatch.setattr(writing, "_TAIL", 8)
+    monkeypatch.setattr(updates, "_TAIL", 8)
     index = BM25Index(str.split)
     for i in range(300):
         index.add(f"m{i}", f"a b{i % 7}")
@@ -513,7 +512,7 @@ def test_the_stored_analyzer_must_fit():
 def test_an_index_of_another_analyzer_version_is_to_be_rebuilt(monkeypatch):
     blob = BM25Index().to_bytes()
     monkeypatch.setattr("hybridmem.text.analyzer._VERSION", 2)
-    with pytest.raises(CorruptStoreError, match="rebuilt"):
+    with pytest.raises(CorruptStoreError, match="incompatible version; rebuild it"):
         BM25Index.from_bytes(blob)
 
 
@@ -579,15 +578,15 @@ def test_bad_settings_name_the_value(settings, said):
 
 
 def test_numba_is_used_when_asked_or_when_large(monkeypatch):
-    assert isinstance(BM25Index(accelerate=True)._accelerator._ready, NumbaKernels)
-    monkeypatch.setattr(accelerate, "_WORTH", 5)
+    assert isinstance(BM25Index(accelerate=True)._kernels._ready, NumbaKernels)
+    monkeypatch.setattr(scoring, "_COMPILED_FROM", 5)
     index = BM25Index()
     index.add_many((str(i), "tea") for i in range(9))
     first = index.search("tea", k=20)
     for thread in threading.enumerate():
         if thread.name == "hybridmem-numba":
             thread.join()
-    assert isinstance(index._accelerator._ready, NumbaKernels)
+    assert isinstance(index._kernels._ready, NumbaKernels)
     assert index.search("tea", k=20) == first
 
 
@@ -595,19 +594,20 @@ def test_without_numba_plain_loops_do(monkeypatch):
     def missing():
         raise ImportError("numba")
 
-    monkeypatch.setattr(accelerate, "_compiled", missing)
+    monkeypatch.setattr(scoring, "compiled_kernels", missing)
     with pytest.raises(MissingExtraError, match=r"hybridmem\[fast\]"):
         BM25Index(accelerate=True)
-    monkeypatch.setattr(accelerate, "_WORTH", 1)
-    monkeypatch.setattr(accelerate.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(scoring, "_COMPILED_FROM", 1)
+    monkeypatch.setattr(scoring.importlib.util, "find_spec", lambda _name: None)
     index = BM25Index()
     index.add("a", "tea")
     assert index.search("tea", k=1).ids == ["a"]
-    assert index._accelerator._ready is accelerate._PLAIN
+    assert index._kernels._ready is scoring._PLAIN
 
 
 def test_importing_hybridmem_imports_no_numba():
-    code = "import sys, hybridmem.indexes.bm25.index; print([m for m in ('numba', 'Stemmer', 'rank_bm25') if m in sys.modules])"
+    names = "numba", "Stemmer", "rank_bm25"
+    code = f"import sys, hybridmem.indexes.bm25.index; print([m for m in {names} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -234,7 +234,7 @@ def test_a_frozen_engine_serves_the_old_build_until_it_has_drifted():
     index.add_many((f"n{i}", f"other{i}") for i in range(100))
     assert index.drift().flagged
     assert index.search("fresh", k=3).ids == []  # the old one serves this query, and a new one is on its way
-    index._aside.join()
+    index._background.join()
     assert index.search("fresh", k=3).ids == ["new"]
 
 

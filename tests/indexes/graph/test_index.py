@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Activation, Edge, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.entries import Roster
+from hybridmem.indexes.entries import Entries
 from hybridmem.indexes.graph import activation as spreading
 from hybridmem.indexes.graph import adjacency
 from hybridmem.indexes.graph import index as graph
@@ -200,12 +200,12 @@ class TestAgainstTheReference:
     @given(st.lists(memories, max_size=8), st.lists(edges, max_size=8), st.lists(steps, max_size=8), choices, seed_sets)
     @settings(max_examples=60, deadline=None)
     def test_loading_at_once_is_the_same_as_following(self, start, links, later, chosen, seeds):
-        """A roster fills an index as the changes would have, and both go on alike."""
+        """Entries fill an index as the changes would have, and both go on alike."""
         puts = [Change(n, f"m{n}", memory, born=n) for n, memory in enumerate(start, 1)]
         loaded, followed = GraphIndex(chosen), GraphIndex(chosen)
-        roster = Roster(chosen.links_key)
-        roster.put(puts)
-        loaded.load(roster, links)
+        entries = Entries(chosen.links_key)
+        entries.apply(puts)
+        loaded.load(entries, links)
         followed.apply([*puts, *(Change(20, "", edge=edge) for edge in links)])
         for _ in range(2):
             assert len(loaded) == len(followed)

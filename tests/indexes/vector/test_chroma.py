@@ -155,7 +155,7 @@ def test_allowed_ids_fill_k_however_rare(opened, monkeypatch):
     half = frozenset(f"m{number}" for number in range(0, 400, 2))
     for allowed in (rare, half):
         assert index.search(question, k=10, allowed=allowed).ids == exact.search(question, k=10, allowed=allowed).ids
-    monkeypatch.setattr("hybridmem.indexes.vector.chroma._PUSHED", 5)
+    monkeypatch.setattr("hybridmem.indexes.vector.chroma._MAX_ID_FILTER", 5)
     for allowed in (rare, half):
         assert index.search(question, k=10, allowed=allowed).ids == exact.search(question, k=10, allowed=allowed).ids
 
@@ -210,7 +210,7 @@ def test_a_crash_before_the_watermark_heals(opened, monkeypatch):
     log = Log([*log_of(rows_of(40)), Change(50, "m3", None), put(51, "m4", [1.0] * 24)])
     index = opened()
     index.apply(log.changes[:20])
-    monkeypatch.setattr(index, "_note", lambda: (_ for _ in ()).throw(RuntimeError("killed")))
+    monkeypatch.setattr(index, "_save_watermark", lambda: (_ for _ in ()).throw(RuntimeError("killed")))
     with pytest.raises(StoreError, match="killed"):
         index.apply(log.changes[20:])
     index = reopened(opened, index)
@@ -298,8 +298,8 @@ def test_a_memory_reindexed_by_another_model_fills_chroma_again(tmp_path):
 def test_a_collection_ahead_of_its_store_is_filled_again(opened):
     index = opened()
     index.apply(log_of(rows_of(10)))
-    assert index.heal(10) is False
-    assert index.heal(7) is True
+    assert index.reset_if_ahead(10) is False
+    assert index.reset_if_ahead(7) is True
     assert (index.watermark, len(index)) == (0, 0)
 
 
@@ -349,7 +349,7 @@ def test_somebody_elses_vectors_are_left_alone(tmp_path):
     client = connect(path=tmp_path)
     collection = client.create_collection("mine", embedding_function=None)
     collection.add(ids=["x"], embeddings=[[1.0, 0.0]])
-    with pytest.raises(ConfigError, match="1 vectors of somebody else"):
+    with pytest.raises(ConfigError, match="1 vectors of another program"):
         ChromaIndex(collection)
     assert collection.count() == 1
     client.close()

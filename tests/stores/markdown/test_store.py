@@ -26,7 +26,7 @@ class TestConformance(StoreConformance):
 
     @pytest.fixture
     def store_factory(self, tmp_path, monkeypatch):
-        for page in ("sqlite.store._PAGE", "markdown.sync._CHUNK"):  # 120 files are enough to make pages of
+        for page in ("sql.store.PAGE", "markdown.sync._CHUNK"):  # 120 files are enough to make pages of
             monkeypatch.setattr(f"hybridmem.stores.{page}", 50)
         opened = []
 
@@ -352,7 +352,7 @@ def test_a_folder_that_cannot_be_opened(tmp_path):
         MarkdownStore(folder)
     (folder / ".hybridmem" / "index.db").unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hybridmem.stores.markdown.sync.Folder.sync", lambda _: 1 / 0)
+        patch.setattr("hybridmem.stores.markdown.sync.NoteFolder.sync", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):  # and the index is closed again: warnings are errors
             MarkdownStore(folder)
 
@@ -470,7 +470,7 @@ def test_an_empty_id_is_none(folder, store):
 def test_what_is_left_out_is_told_when_opening(folder, caplog):
     edit(folder / "a.md", "---\nid: [\n---\n\nA\n")
     with MarkdownStore(folder):
-        assert "a.md is not in this memory: its front matter is not readable YAML" in caplog.text
+        assert "a.md was not read: its front matter is not readable YAML" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -107,11 +107,11 @@ async def test_turns_wait_longer_than_busy_timeout(pg_url, schema):
 
 
 async def test_cancelled_between_two_statements(memory):
-    from hybridmem.stores.postgres.cancellation import _current, _Turn
+    from hybridmem.stores.postgres.cancellation import _Call, _current
 
-    turn = _Turn()
-    turn.end()
-    token = _current.set(turn)
+    call = _Call()
+    call.cancel()
+    token = _current.set(call)
     with pytest.raises(StoreBusyError, match="cancelled"):
         len(memory)
     _current.reset(token)

@@ -9,14 +9,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, SchemaVersionError, StoreBusyError, StoreError
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.store import PostgresStore
+from hybridmem.text.cues import FIRST_PERSON
 from tests.support import postgres_server
 
 NOW = View()
@@ -142,7 +143,7 @@ class TestStandby:
                         memory.add(f"Lisbon note {n}", id=f"n{n}")
                         assert f"n{n}" in {result.id for result in memory.search(f"Lisbon note {n}", k=30)}
                     router = memory.store._router
-                    postgres_server.until(lambda: router.look() or not router.behind, what="the standby to follow")
+                    postgres_server.until(lambda: router.check() or not router.behind, what="the standby to follow")
                     asked, read = [], router.replica.read
                     router.replica.read = lambda work: asked.append(work) or read(work)
                     assert memory.search("Lisbon")[0].id
@@ -180,7 +181,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("change", [("owner@", "nobody-here@"), ("/postgres", "/no-such-database")])
     def test_a_login_that_will_never_work(self, pg_server, change):
-        with pytest.raises(StoreError, match=r"does not let us in .*does not exist"):
+        with pytest.raises(StoreError, match=r"refuses the login .*does not exist"):
             PostgresStore(pg_server.url().replace(*change), reconnect=3600)
 
     def test_a_server_that_is_away_says_why(self):
@@ -223,6 +224,14 @@ class TestLimits:
         assert "hunter2" not in str(caught.value)
 
 
+def _as_of_version_3(conn):
+    conn.execute("ALTER TABLE bodies DROP speaker, DROP event_at, DROP expires_at, DROP spoken_by, DROP cues")
+    conn.execute(
+        "ALTER TABLE memories DROP speaker, DROP event_at, DROP expires_at, DROP cues, "
+        "ADD asks boolean NOT NULL DEFAULT false"
+    )
+
+
 class TestSchema:
     def test_a_newer_schema_is_refused(self, pg_url, schema):
         PostgresStore(pg_url, schema=schema).close()
@@ -256,11 +265,12 @@ class TestSchema:
                 "CREATE INDEX embeddings_hnsw_2 ON embeddings USING hnsw ((embedding::vector(2)) vector_cosine_ops) "
                 "WHERE dim = 2"
             )
+            _as_of_version_3(conn)
             conn.execute("UPDATE settings SET value = '1' WHERE key = 'version'")
             with PostgresStore(url, exact_below=1) as store:
                 assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
                 store.build_vector_index(2)
-                found = store.space(NOW, IndexSettings()).search("vector", Ask("", [1.0, 0.0]), k=2)
+                found = store.search_view(NOW, IndexSettings()).search("vector", ArmQuery("", [1.0, 0.0]), k=2)
                 assert found.ids == ["0", "1"]
             made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
             assert "halfvec(2)" in made[0]
@@ -276,12 +286,16 @@ class TestSchema:
             conn.execute("SET search_path = hybridmem, public")
             with PostgresStore(url) as store:
                 store.grant("counted", namespace="own")
-                store.put([Memory("cat and dog", id="a"), Memory("cat", id="b")])
+                store.put([Memory("Ana: my cat and dog", id="a"), Memory("cat", id="b")])
                 store.put([Memory("cat", id="c")], namespace="own")
             conn.execute("DROP TABLE terms")
             conn.execute("DELETE FROM settings WHERE key = 'derived'")
+            _as_of_version_3(conn)
             conn.execute("UPDATE settings SET value = '2' WHERE key = 'version'")
             with PostgresStore(url) as store:
+                entries = {entry.id: entry for entry in store.entries(view=NOW)}
+                assert (entries["a"].speaker, entries["a"].cues) == ("ana", FIRST_PERSON)
+                assert (entries["b"].speaker, entries["b"].cues) == (None, 0)
                 counted = conn.execute(
                     "SELECT namespace, term, n FROM terms WHERE term IN ('cat', 'dog') ORDER BY 1, 2"
                 )
@@ -294,8 +308,10 @@ class TestSchema:
                     store.put([Memory("cat", id="d")])
             with PostgresStore(url.replace("owner@", "counted@")) as store:
                 store.put([Memory("cat", id="e")], namespace="own")
-                assert len(store.space(View("own"), IndexSettings()).search("bm25", Ask("cat"), k=5).ids) == 2
-                assert store.space(View(""), IndexSettings()).search("bm25", Ask("cat"), k=5).ids == []
+                assert (
+                    len(store.search_view(View("own"), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids) == 2
+                )
+                assert store.search_view(View(""), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids == []
             assert conn.execute("SELECT n FROM terms WHERE (namespace, term) = ('own', 'cat')").fetchone() == (2,)
         pg_server.drop(url)
 
@@ -340,8 +356,8 @@ class TestSchema:
             ("DELETE FROM postings WHERE term = 'cat'", "postings"),
             ("UPDATE terms SET n = 7 WHERE term = 'cat'", "is counted 7 times"),
             ("DELETE FROM terms WHERE term = 'cat'", "is counted 0 times"),
-            ("DELETE FROM documents", "cannot be found by its words"),
-            ("UPDATE spaces SET memories = 7", "counts 7"),
+            ("DELETE FROM documents", "is missing in the text index"),
+            ("UPDATE spaces SET memories = 7", "records 7 memories"),
             ("DELETE FROM embeddings", "vector"),
             ("UPDATE memories SET strength = 0.5", "version"),
             ("DELETE FROM bodies", "missing"),

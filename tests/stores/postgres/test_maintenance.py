@@ -9,9 +9,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.search import bm25 as lexical
 from hybridmem.stores.postgres.search import vectors as nearest
@@ -76,7 +76,7 @@ class TestEquals:
 
 class TestBuiltByItself:
     def search(self, store, vectors):
-        return store.space(NOW, IndexSettings()).search("vector", Ask("", vectors[7]), k=3)
+        return store.search_view(NOW, IndexSettings()).search("vector", ArmQuery("", vectors[7]), k=3)
 
     def test_a_search_of_many_vectors_brings_it_about(self, url):
         with PostgresStore(url, exact_below=200) as store, psycopg.connect(url, autocommit=True) as conn:
@@ -86,8 +86,8 @@ class TestBuiltByItself:
             assert index_of(conn) is None  # too few until now, and writing alone brings nothing about
             before = self.search(store, vectors)
             postgres_server.until(lambda: index_of(conn), what="the index")
-            space = store.space(NOW, IndexSettings())
-            after = space.search("vector", Ask("", vectors[7]), k=3)
+            space = store.search_view(NOW, IndexSettings())
+            after = space.search("vector", ArmQuery("", vectors[7]), k=3)
             assert space._is_large(4)
             assert after.ids[0] == before.ids[0] == "m7"
             assert after.scores == pytest.approx(before.scores, abs=1e-6)
@@ -97,7 +97,7 @@ class TestBuiltByItself:
         with PostgresStore(url, exact_below=200, auto_index=False) as store:
             vectors = fill(store)
             assert self.search(store, vectors).ids[0] == "m7"
-            assert store._indexes._wanted == set()
+            assert store._indexes._requested == set()
 
     def test_who_may_not_build_it_is_told_once_and_searches_exactly(self, url, caplog):
         with PostgresStore(url) as store:
@@ -123,15 +123,15 @@ class TestBuilding:
         """While another client builds, an automatic build leaves it to it, and an explicit one waits for it."""
         with PostgresStore(url) as store, psycopg.connect(url, autocommit=True) as conn:
             fill(store)
-            with store._db.alone() as other, store._indexes._turn(other, patient=False) as mine:
+            with store._db.alone() as other, store._indexes._builder_lock(other, wait=False) as mine:
                 assert mine
-                store._indexes.build(4, patient=False)
+                store._indexes.build(4, wait=False)
                 assert index_of(conn) is None
             store._indexes.build(4)
             assert index_of(conn)
 
     def test_a_broken_one_is_built_anew_with_progress(self, url, monkeypatch):
-        monkeypatch.setattr("hybridmem.stores.postgres.maintenance._ASK_AGAIN", 0.001)
+        monkeypatch.setattr("hybridmem.stores.postgres.maintenance._POLL", 0.001)
         with PostgresStore(url) as store, psycopg.connect(url, autocommit=True) as conn:
             fill(store, 3000, dim=16)
             store.build_vector_index(16)

@@ -105,10 +105,10 @@ class TestSameAnswers:
                 [{"text": text, "id": f"m{n}"} for n, text in enumerate(["Ana cat", "Bob cat tea", "tea", ""])]
             )
         ids = ["m2", "m0", "nobody", "m1"]
-        spaces = [memory._engine.space(NOW) for memory in both]
-        from hybridmem.indexes.view import Ask
+        spaces = [memory._engine.search_view(NOW) for memory in both]
+        from hybridmem.core.protocols import ArmQuery
 
-        ask = Ask("Ana Bob cat unheard", embed(["cat"])[0])
+        ask = ArmQuery("Ana Bob cat unheard", embed(["cat"])[0])
         for arm in ("bm25", "vector"):
             ours, theirs = (space.score(arm, ask, ids) for space in spaces)
             assert [score is None for score in ours] == [score is None for score in theirs]
@@ -184,13 +184,13 @@ class TestSettings:
     def test_a_wrong_dimension(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed) as memory:
             memory.add("cat")
-            space = memory._engine.space(NOW)
-            from hybridmem.indexes.view import Ask
+            space = memory._engine.search_view(NOW)
+            from hybridmem.core.protocols import ArmQuery
 
             with pytest.raises(EmbeddingError, match=r"\(3,\), expected \(8,\)"):
-                space.search("vector", Ask("cat", [1.0, 0.0, 0.0]), k=1)
+                space.search("vector", ArmQuery("cat", [1.0, 0.0, 0.0]), k=1)
             with pytest.raises(EmbeddingError, match="finite"):
-                space.search("vector", Ask("cat", [float("nan")] * 8), k=1)
+                space.search("vector", ArmQuery("cat", [float("nan")] * 8), k=1)
 
     @pytest.mark.parametrize("prefix", [None, 4])
     def test_hnsw_walks_on_until_enough_pass(self, pg_url, pg_server, prefix):
@@ -203,22 +203,22 @@ class TestSettings:
                 store.put(memories, namespace=name, vectors=list(vectors))
             store.build_vector_index(8)
             store.build_vector_index(8)
-            space = store.space(View("a"), IndexSettings())
-            from hybridmem.indexes.view import Ask
+            space = store.search_view(View("a"), IndexSettings())
+            from hybridmem.core.protocols import ArmQuery
 
             query = vectors[7]
             exact = np.argsort(-(vectors @ query) / np.linalg.norm(vectors, axis=1))[:10]
-            hits = space.search("vector", Ask("", query), k=10)
+            hits = space.search("vector", ArmQuery("", query), k=10)
             assert space._is_large(8)
             assert hits.ids[0] == "m7"
             assert hits.scores[0] == pytest.approx(1.0)
             if prefix is None:
                 assert len({f"m{n}" for n in exact} & set(hits.ids)) >= 8
-            rare = store.choose(view=View("a"), filter={"type": "rare"})
-            found = space.search("vector", Ask("", query, rare), k=10)
+            rare = store.lazy_ids(view=View("a"), filter={"type": "rare"})
+            found = space.search("vector", ArmQuery("", query, rare), k=10)
             assert len(found.ids) == 10
             assert all(int(id_[1:]) % 50 == 0 for id_ in found.ids)
-            assert len(space.search("vector", Ask("", query, rare), k=50).ids) == 16
+            assert len(space.search("vector", ArmQuery("", query, rare), k=50).ids) == 16
             if prefix is None:
                 with pytest.raises(ConfigError, match="4000"):
                     store.build_vector_index(5000)

@@ -124,7 +124,7 @@ def test_soak(tmp_path):
 def test_a_writer_that_never_ends_is_reported(tmp_path):
     with SQLiteStore(tmp_path / "memory.db", busy_timeout=0.05) as store:
         store.put([Memory("A", id="a")])
-        with store._pool.write(), SQLiteStore(tmp_path / "memory.db", busy_timeout=0.05) as other:
+        with store.pool.write(), SQLiteStore(tmp_path / "memory.db", busy_timeout=0.05) as other:
             with pytest.raises(StoreBusyError, match=r"held by another writer for longer than 0\.05 s"):
                 other.put([Memory("B")])
             with pytest.raises(StoreBusyError):
@@ -171,7 +171,7 @@ def test_short_lived_threads_leave_no_connections_behind(tmp_path):
             thread = threading.Thread(target=lambda: store.get(["a"], view=NOW))
             thread.start()
             thread.join(30)
-        assert len(store._pool._idle) <= 2
+        assert len(store.pool._idle) <= 2
 
 
 FORK = textwrap.dedent(

@@ -239,9 +239,9 @@ def test_a_file_that_cannot_grow(tmp_path):
 def test_a_full_disk_says_so(tmp_path):
     with SQLiteStore(tmp_path / "memory.db") as store:
         store.put([Memory("kept", id="a")])
-        conn = store._pool.take()
+        conn = store.pool.take()
         conn.execute("PRAGMA max_page_count = 40")
-        store._pool.give(conn)
+        store.pool.give(conn)
         with pytest.raises(StoreError, match="no space left"):
             store.put([Memory("x" * 1_000_000)])
         assert store.ids(view=NOW) == {"a"}
@@ -254,9 +254,9 @@ def test_a_read_only_file_says_so(tmp_path):
     path = tmp_path / "memory.db"
     with SQLiteStore(path) as store:
         store.put([Memory("kept", id="a")])
-        conn = store._pool.take()
+        conn = store.pool.take()
         conn.execute("PRAGMA query_only = ON")
-        store._pool.give(conn)
+        store.pool.give(conn)
         with pytest.raises(StoreError, match="read-only"):
             store.put([Memory("more")])
         assert store.ids(view=NOW) == {"a"}

@@ -26,7 +26,7 @@ from hybridmem.errors import (
     StoreError,
 )
 from hybridmem.stores.sqlite import schema
-from hybridmem.stores.sqlite.errors import translate
+from hybridmem.stores.sqlite.errors import translated
 from hybridmem.stores.sqlite.store import SQLiteStore
 from hybridmem.testing.stores import Clock, StoreConformance
 
@@ -79,14 +79,14 @@ def raw(path, *statements):
 
 def test_every_connection_waits_five_seconds_and_writes_ahead(path):
     with SQLiteStore(path) as store:
-        with store._pool.snapshot() as first, store._pool.snapshot() as second:
+        with store.pool.snapshot() as first, store.pool.snapshot() as second:
             for conn in (first, second):
                 assert conn.execute("PRAGMA busy_timeout").fetchone() == (5000,)
                 assert conn.execute("PRAGMA journal_mode").fetchone() == ("wal",)
                 assert conn.execute("PRAGMA synchronous").fetchone() == (2,)
                 assert conn.execute("PRAGMA secure_delete").fetchone() == (1,)
         store.put([Memory("x")])
-        with store._pool.snapshot() as conn:
+        with store.pool.snapshot() as conn:
             assert conn.execute("PRAGMA busy_timeout").fetchone() == (5000,)
     assert raw(path, "PRAGMA user_version", "PRAGMA application_id") == [
         [(schema.VERSION,)],
@@ -107,7 +107,7 @@ def test_a_newer_file_is_refused_untouched(path):
         store.put([Memory("x")])
     raw(path, "PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(SchemaVersionError, match="schema version 99, and this hybridmem reads up to 1"):
+    with pytest.raises(SchemaVersionError, match="schema version 99, and this hybridmem reads up to 2"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 
@@ -134,17 +134,35 @@ def test_migrations_run_in_order_once(path):
     with SQLiteStore(path) as store:
         store.put([Memory("x", id="a")])
     steps = {
-        1: lambda conn: conn.execute("CREATE TABLE step (n)"),
-        2: lambda conn: conn.execute("INSERT INTO step VALUES (2)"),
+        2: lambda conn: conn.execute("CREATE TABLE step (n)"),
+        3: lambda conn: conn.execute("INSERT INTO step VALUES (3)"),
     }
     for _ in range(2):
         with closing(sqlite3.connect(path, isolation_level=None)) as conn:
             conn.execute("BEGIN IMMEDIATE")
-            schema.prepare(conn, str(path), version=3, migrations=steps)
+            schema.prepare(conn, str(path), version=4, migrations=steps)
             conn.execute("COMMIT")
-    assert raw(path, "SELECT n FROM step", "PRAGMA user_version") == [[(2,)], [(3,)]]
+    assert raw(path, "SELECT n FROM step", "PRAGMA user_version") == [[(3,)], [(4,)]]
     with pytest.raises(SchemaVersionError):
         SQLiteStore(path)
+
+
+def test_from_1_to_2_speakers_and_cues_are_derived(path):
+    with SQLiteStore(path, clock=Clock()) as store:
+        store.put([Memory("Ana: I moved yesterday. And you?", id="a"), Memory("a cat", id="b")])
+        store.put([Memory("Ben: no", id="a")])
+        expected, version = store.entries(view=View()), [store.entries(view=View(as_of=Clock().now))]
+        store.save_snapshot("bm25", 3, b"old")
+    added = ("speaker", "event_at", "expires_at", "spoken_by", "cues")
+    raw(path, *(f"ALTER TABLE bodies DROP COLUMN {name}" for name in added))
+    raw(path, *(f"ALTER TABLE memories DROP COLUMN {name}" for name in added if name != "spoken_by"))
+    raw(path, "PRAGMA user_version = 1")
+    with SQLiteStore(path, clock=Clock()) as store:
+        assert store.entries(view=View()) == expected
+        assert [store.entries(view=View(as_of=Clock().now))] == version
+        assert {entry.id: (entry.speaker, entry.cues) for entry in expected} == {"a": ("ben", 0), "b": (None, 0)}
+        assert store.load_snapshot("bm25") is None
+        assert store.check() == []
 
 
 def test_a_failing_migration_changes_nothing(path):
@@ -157,7 +175,7 @@ def test_a_failing_migration_changes_nothing(path):
     with closing(sqlite3.connect(path, isolation_level=None)) as conn:
         conn.execute("BEGIN IMMEDIATE")
         with pytest.raises(RuntimeError):
-            schema.prepare(conn, str(path), version=2, migrations={1: fail})
+            schema.prepare(conn, str(path), version=3, migrations={2: fail})
         conn.execute("ROLLBACK")
     with SQLiteStore(path) as store:
         assert store.check() == []
@@ -168,7 +186,7 @@ def test_a_forgotten_store_closes_itself(path):
     store.put([Memory("x")])
     stream = store.changes(0, view=View())
     next(stream)
-    pool = weakref.ref(store._pool)
+    pool = weakref.ref(store.pool)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del stream, store
@@ -194,7 +212,7 @@ def test_vitals_copy_neither_text_nor_vector(path):
         for _ in range(20):
             store.touch(["a"])
         store.decay(now=datetime.now(tz=timezone.utc) + timedelta(days=3))
-        with store._pool.snapshot() as conn:
+        with store.pool.snapshot() as conn:
             assert conn.execute("SELECT count(*) FROM bodies").fetchone() == (1,)
             assert conn.execute("SELECT count(*) FROM vectors").fetchone() == (1,)
             assert conn.execute("SELECT count(*) FROM versions").fetchone() == (22,)
@@ -220,10 +238,10 @@ def test_the_cache_of_ids_stays_small(path):
         store.put([Memory("x", id="a")])
         for i in range(50):
             store.ids(view=View(), filter={"n": i})
-        assert len(store._ids) <= 8
+        assert len(store._filter_ids) <= 8
         store.put([Memory("y", id="b")])
         assert store.ids(view=View()) == {"a", "b"}
-        assert len(store._ids) == 1
+        assert len(store._filter_ids) == 1
 
 
 def test_true_and_one_are_not_one_filter(path):
@@ -351,27 +369,27 @@ def test_a_damaged_export_restores_nothing(path):
 # --- check
 
 DAMAGE = {
-    "UPDATE memories SET seq = 1 WHERE id = 'b'": "stands at version 1, but its newest is 2",
-    "UPDATE memories SET strength = 0.1 WHERE id = 'a'": "does not show what its version",
-    "UPDATE memories SET thread = 'x' WHERE id = 'a'": "does not show the fields of its body",
+    "UPDATE memories SET seq = 1 WHERE id = 'b'": "is recorded at version 1, but its newest is 2",
+    "UPDATE memories SET strength = 0.1 WHERE id = 'a'": "differs from its version",
+    "UPDATE memories SET thread = 'x' WHERE id = 'a'": "differs from its body",
     "DELETE FROM memories WHERE id = 'c'": "belongs to no memory",
     "DELETE FROM bodies WHERE seq = 2": "points at body 2, which is missing",
     "DELETE FROM vectors": "points at vector 1, which is missing",
     "UPDATE vectors SET data = x'00'": "has 1 bytes",
     "UPDATE vectors SET data = x'00000000' WHERE seq = 1": "2 different dimensions, 1 to 2",
     "UPDATE bodies SET metadata = '{' WHERE seq = 1": "JSON that cannot be read",
-    "UPDATE versions SET at = 5 WHERE seq = 2": "lies before that of an earlier one",
-    "UPDATE state SET seq = 0": "the counter stands at 0, but the log goes on to 4",
-    "UPDATE edges SET weight = 9": "is not what the log says",
-    "DELETE FROM edges": "stands, but is not among the links",
-    "INSERT INTO edges VALUES ('', 'a', 'nobody', 'related', 1.0, 99)": "has an end that is not there",
+    "UPDATE versions SET at = 5 WHERE seq = 2": "is before that of an earlier one",
+    "UPDATE state SET seq = 0": "the counter is at 0, but the log continues to 4",
+    "UPDATE edges SET weight = 9": "differs from the log",
+    "DELETE FROM edges": "is missing in the table of links",
+    "INSERT INTO edges VALUES ('', 'a', 'nobody', 'related', 1.0, 99)": "has a missing end",
     "DELETE FROM snapshots WHERE part = 1": "has 2 of its 3 parts",
 }
 
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGE.items(), ids=DAMAGE.values())
 def test_check_finds(path, damage, words, monkeypatch):
-    monkeypatch.setattr("hybridmem.stores.sql.snapshots._PART", 10)
+    monkeypatch.setattr("hybridmem.stores.sql.write._SNAPSHOT_PART", 10)
     with SQLiteStore(path) as store:
         store.put([Memory("A", id="a"), Memory("B", id="b"), Memory("C", id="c")], vectors=[[1, 2], [3, 4], None])
         store.link([Edge("a", "b")])
@@ -414,7 +432,7 @@ def test_a_missing_part_is_no_snapshot(path):
     ],
 )
 def test_errors_speak_plainly(said, kind, words):
-    with pytest.raises(kind, match=words) as caught, translate("memory.db"):
+    with pytest.raises(kind, match=words) as caught, translated("memory.db"):
         raise sqlite3.OperationalError(said)
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
 

@@ -1,4 +1,4 @@
-"""BM25 inside the server: one statement over the postings, with live N, n and avgdl (`spaces`, `terms`).
+"""BM25 in the server: statements over the postings, with live N, n and avgdl (`spaces`, `terms`).
 
     score(D, Q) = Σ over query terms of IDF(t) · f·(k1+1) / (f + k1·(1 − b + b·|D|/avgdl))
     IDF(t)      = ln(1 + (N − n + 0.5)/(n + 0.5))
@@ -20,18 +20,18 @@ from hybridmem.core.types import Entry
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.postgres.search.filters import restriction
 
-__all__ = ["ENTRY", "SPARE", "Bm25", "Known", "by_score", "entry_of", "tied", "within"]
+__all__ = ["ENTRY", "SPARE", "Bm25", "TermWeights", "by_score", "entry_of", "tied", "within"]
 
 ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
-"""What ranking needs to know: every field of an Entry is a column of `memories`."""
+"""The columns of an Entry in `memories m`."""
 entry_of = partial(tuple.__new__, Entry)
-"""`Entry._make` without its check of the length: the rows are our own."""
+"""`Entry._make` without its check of the length."""
 _UPDATED = 1 + Entry._fields.index("updated_at")
 SPARE = 32
-"""So many more than k are fetched: among equals the newer one comes first, which a sort by score does not know."""
+"""Rows fetched beyond k: equal scores are ordered by time, which the sort by score in the statement ignores."""
 
-# (SELECT …) keeps the planner from counting the terms of a question: every plan then costs the same, and one is kept.
-# OFFSET 0 keeps the planner from turning "look these few terms up" into a walk over all postings.
+# (SELECT …) hides the number of terms from the planner: every plan then costs the same, and one generic plan is kept.
+# OFFSET 0 keeps the planner from replacing the look-up of a few terms by a scan of all postings.
 _WEIGHTS = """
 WITH s AS (
   SELECT memories AS n, CASE WHEN length > 0 THEN ?::float8 * memories / length ELSE 0 END AS slope
@@ -43,20 +43,21 @@ w AS MATERIALIZED (
     SELECT COALESCE((SELECT t.n FROM terms t WHERE t.namespace = ? AND t.term = q.term), 0) AS n OFFSET 0) c
   ORDER BY weight DESC, q.term)"""
 _ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
-_KNOWN = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
+_GIVEN_WEIGHTS = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
 _PART = "w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + w.slope * p.length)))"
 _SUM = f"sum({_PART})"
-# The outer OFFSET 0 lets the planner expect as many groups as postings: the table of sums then starts large enough.
+# The outer OFFSET 0 makes the planner expect as many groups as postings, so that the hash table starts large enough.
 _HITS = f"""{_WEIGHTS},
 hits AS (
   SELECT z.mem, sum(z.part) AS score
   FROM (SELECT p.mem, {_PART} AS part FROM w CROSS JOIN LATERAL (
     SELECT p.mem, p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p OFFSET 0) z
   GROUP BY z.mem)"""
-# The same, without most of what only the commonest term of the question finds. By the other terms alone the last that
-# matters has a score `r.score`; the commonest one adds no more than its weight times k1 + 1. So whatever has less
-# than the difference without it is out, and where the difference is above 0, all that has nothing but it. Its postings
-# are then looked up among the few that are left instead of being grouped. (1e-6 is more than rounding can add up to.)
+# The same, without most memories that only have the commonest term of the query. Without that term, the last memory
+# that matters has the score `r.score`. The commonest term adds at most its weight times k1 + 1. A memory with a lower
+# score than the difference is dropped; if the difference is above 0, so is a memory that has only the commonest term.
+# The postings of that term are then looked up for the remaining memories instead of being grouped. (1e-6 is more than
+# the sum of rounding errors.)
 _POSTINGS = "CROSS JOIN LATERAL (SELECT * FROM postings p WHERE p.namespace = ? AND p.term = w.term OFFSET 0) p"
 _LEADING = f"""{_WEIGHTS},
 common AS MATERIALIZED (SELECT *, weight * ?::float8 AS most FROM w ORDER BY n DESC LIMIT 1),
@@ -76,22 +77,22 @@ hits AS (
   SELECT z.mem, sum(z.score)
   FROM (SELECT mem, score FROM rest UNION ALL SELECT p.mem, {_PART} FROM common w {_POSTINGS}) z
   WHERE (SELECT least > 0 FROM bound) IS NOT TRUE GROUP BY z.mem)"""
-_FOUND = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
+_RESULT = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
 _ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
 
 
-class Known(NamedTuple):
-    """What a search has learned about its terms, so that scoring more memories need not count again."""
+class TermWeights(NamedTuple):
+    """The weights of a query's terms, kept from a search for scoring further memories."""
 
     slope: float
     """k1·b/avgdl."""
     weights: Sequence[float]
-    """Each term's IDF times how often the query has it."""
+    """The IDF of each term times its frequency in the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bm25:
-    """The statements for one namespace and one choice of k1 and b."""
+    """The statements for one namespace with given k1 and b."""
 
     namespace: str
     k1: float
@@ -104,11 +105,11 @@ class Bm25:
         return self.k1 * self.b, self.namespace, list(terms), list(terms.values()), self.namespace
 
     def weights(self, terms: Mapping[str, float], /) -> SQL:
-        """The beginning of a statement: `w` holds the terms with their weights."""
+        """The beginning of a statement: `w` has the terms and their weights."""
         return SQL(_WEIGHTS, self._query(terms))
 
     def of(self, found: str, /) -> SQL:
-        """Part of a statement: (mem, score) of every memory of the table `found` (mem), NULL without any of the terms.
+        """Part of a statement: (mem, score) of the memories of the table `found` (mem); NULL without a term.
 
         Each term's postings are looked up for all of them at once.
         """
@@ -120,17 +121,17 @@ class Bm25:
         )
 
     def hits(self, terms: Mapping[str, float], /) -> SQL:
-        """The beginning of a statement: `hits` (mem, score) holds whatever has one of the terms."""
+        """The beginning of a statement: `hits` (mem, score) has every memory with one of the terms."""
         return SQL(_HITS, (*self._query(terms), *self._curve(), self.namespace))
 
     def leading(self, terms: Mapping[str, float], k: int, /) -> SQL:
-        """The same, but `hits` holds the k best and a few more for certain, of the others only some."""
+        """The same, but `hits` is complete only for the best k + SPARE memories."""
         each = (*self._curve(), self.namespace)
         return SQL(_LEADING.format(last=f"{k + SPARE - 1:d}"), (*self._query(terms), self.k1 + 1, *each * 3))
 
     @staticmethod
     def best(allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k best of `hits` (mem, score), and a few more: a part of a statement."""
+        """Part of a statement: the best k + SPARE of `hits` (mem, score)."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = h.mem " if allowed is not None else ""
         return SQL(
@@ -139,34 +140,34 @@ class Bm25:
         )
 
     def search(self, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /, *, ties: bool = False) -> SQL:
-        """The k best and a few more: (score, *entry, slope, weights).
+        """The best k + SPARE: (score, *entry, slope, weights).
 
-        Where the last of these few still equals the k-th (see `tied`), `ties` asks for everything that does: it has
-        to sort all hits, where a bounded sort is enough otherwise.
+        When the last row still equals the k-th (see `tied`), `ties` returns all rows that do. It sorts all hits, where
+        a bounded sort is enough otherwise.
         """
         hits, bound = self.hits(terms) if ties or allowed is not None else self.leading(terms, k)
         if allowed is None:
             few = f"FETCH FIRST {k:d} ROWS WITH TIES" if ties else f"LIMIT {k + SPARE:d}"
             by = "round(score * 1e9)" if ties else "score"
             return SQL(
-                f"{hits}, top AS (SELECT * FROM hits ORDER BY {by} DESC {few}) SELECT {_FOUND} FROM top h "
+                f"{hits}, top AS (SELECT * FROM hits ORDER BY {by} DESC {few}) SELECT {_RESULT} FROM top h "
                 f"JOIN memories m ON m.mem = h.mem {_ORDER} LIMIT {k + SPARE:d}",
                 bound,
             )
         rest = restriction(allowed)
         return SQL(
-            f"{hits} SELECT {_FOUND} FROM hits h JOIN memories m ON m.mem = h.mem "
+            f"{hits} SELECT {_RESULT} FROM hits h JOIN memories m ON m.mem = h.mem "
             f"WHERE TRUE{rest.text} {_ORDER} LIMIT {k:d}",
             (*bound, *rest.params),
         )
 
-    def score(self, terms: Mapping[str, float], ids: Sequence[str], known: Known | None = None, /) -> SQL:
+    def score(self, terms: Mapping[str, float], ids: Sequence[str], known: TermWeights | None = None, /) -> SQL:
         """The scores of given memories: (id, score), only of those that match."""
         weights: tuple[object, ...] = self._query(terms)
         if known is not None:
             weights = (known.slope, list(terms), list(known.weights))
         return SQL(
-            f"{_WEIGHTS if known is None else _KNOWN} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
+            f"{_WEIGHTS if known is None else _GIVEN_WEIGHTS} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
             f"CROSS JOIN LATERAL ({_ONE} OFFSET 0) p WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
             (*weights, *self._curve(), self.namespace, self.namespace, list(ids)),
         )
@@ -182,16 +183,16 @@ class Bm25:
 
 
 def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
-    """Rows (score, *entry) in the order that `search` gives them."""
+    """Rows (score, *entry) in the order of `search`."""
     return sorted(rows, key=lambda row: (-round(row[0] * 1e9), -(row[_UPDATED] or -math.inf), row[1]))
 
 
 def within(k: int, table: str, /) -> str:
-    """The condition that a row of a table (score) is among its k best, or as good as the last of them."""
+    """The condition that a row of a table (score) is among its k best or equals the last of them."""
     last = f"SELECT score FROM {table} ORDER BY score DESC OFFSET {k - 1:d} LIMIT 1"
     return f"{table}.score >= COALESCE(({last}), 0) - 2e-9"
 
 
 def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> bool:
-    """Whether more may equal the k-th than `search` brought: its last row still does."""
+    """Whether more memories may equal the k-th than `search` returned: its last row still does."""
     return 0 < k < len(rows) == k + SPARE and round(rows[k - 1][0] * 1e9) <= round(rows[-1][0] * 1e9) + 1

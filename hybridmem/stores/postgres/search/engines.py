@@ -22,15 +22,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import psycopg
 
+from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.postgres.bulk import insert
 from hybridmem.stores.postgres.connection import Conn
 from hybridmem.stores.postgres.search.bm25 import ENTRY
 from hybridmem.stores.postgres.search.filters import restriction
-from hybridmem.stores.sql.codec import clean
 
-__all__ = ["ENGINES", "Doc", "Lexical", "Rows", "Run", "Searcher", "checked_engine", "document", "query"]
+__all__ = ["ENGINES", "DocumentTerms", "Lexical", "Rows", "Run", "Searcher", "checked_engine", "document", "query"]
 
 T = TypeVar("T")
 K1, B = 1.2, 0.75
@@ -38,22 +38,22 @@ K1, B = 1.2, 0.75
 LONGEST = 2_000
 """PostgreSQL's words are shorter than 2,047 bytes: a longer one is replaced by its digest."""
 MOST_BYTES = 700_000
-"""A document's further words are left out: PostgreSQL reads less than 1 MB of them."""
+"""Further words of a document are left out: PostgreSQL accepts less than 1 MB."""
 ENGINES = ("bm25", "tsvector")
 
 Rows = Sequence[tuple[Any, ...]]
 Run = Callable[[SQL], Rows]
 
 
-class Doc(NamedTuple):
-    """The terms of one memory, field by field."""
+class DocumentTerms(NamedTuple):
+    """The terms of one memory for each field."""
 
     mem: int
     fields: Mapping[str, Sequence[str]]
 
 
 class Searcher(Protocol):
-    """Asks one engine about one namespace."""
+    """Searches one namespace with one engine."""
 
     def search(self, run: Run, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
         """The k best: (score, entry…)."""
@@ -65,19 +65,19 @@ class Searcher(Protocol):
 
 
 def fitting(words: Iterable[tuple[T, str]], /) -> Iterator[tuple[T, str]]:
-    """The words of a document, each with whatever belongs to it, as long as PostgreSQL can hold them."""
-    known: set[str] = set()
+    """The words of a document with their data, up to the size that PostgreSQL accepts."""
+    seen: set[str] = set()
     size = 0
     for item in words:
-        size += 2 if item[1] in known else len(item[1].encode()) + 8
+        size += 2 if item[1] in seen else len(item[1].encode()) + 8
         if size > MOST_BYTES:
             return
-        known.add(item[1])
+        seen.add(item[1])
         yield item
 
 
 def digest(text: str, /) -> str:
-    """A short stand-in for a text: 32 letters from a to p."""
+    """A digest of a text: 32 letters from a to p."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest().translate(_LETTERS)
 
 
@@ -87,32 +87,32 @@ _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 _WEIGHTS = (("title", "A"), ("text", "B"), ("tags", "B"), ("predicate", "C"))
 _RANK = "ts_rank_cd('{0.125, 0.25, 0.5, 1}', w.words, ?::tsquery, 32)::float8"
 _MOST_TERMS = 1_000
-"""A query's further terms are left out: a tsquery has a limit, and nobody asks so much."""
+"""Further terms of a query are left out: the size of a tsquery is limited."""
 _MOST_POSITIONS = 255
 _LAST_POSITION = 16_383
 
 
 @dataclass(frozen=True, slots=True)
 class TsVector:
-    """The table of tsvectors. Each holds its namespace as one more word, so that one GIN index answers both."""
+    """The table of tsvectors. The namespace is one more word of each, so that one GIN index covers both."""
 
     table = "lexemes"
 
     def create(self, conn: Conn, /) -> None:
-        """Make the table and its index."""
+        """Create the table and its index."""
         conn.raw.execute(
             f'CREATE TABLE IF NOT EXISTS {self.table} (namespace text COLLATE "C" NOT NULL, mem bigint NOT NULL, '
             "words tsvector NOT NULL, PRIMARY KEY (namespace, mem))"
         )
         conn.raw.execute(f"CREATE INDEX IF NOT EXISTS {self.table}_words ON {self.table} USING gin (words)")
 
-    def add(self, raw: psycopg.Connection[Any], namespace: str, docs: Sequence[Doc], /) -> None:
+    def add(self, raw: psycopg.Connection[Any], namespace: str, docs: Sequence[DocumentTerms], /) -> None:
         """Write the words of memories."""
         rows = [(namespace, doc.mem, document(namespace, doc.fields)) for doc in docs]
         insert(raw, self.table, ("text", "bigint", "tsvector"), rows)
 
     def searcher(self, namespace: str, /) -> _TsVectorSearcher:
-        """What asks about one namespace."""
+        """The searcher of one namespace."""
         return _TsVectorSearcher(namespace)
 
 
@@ -122,24 +122,24 @@ class _TsVectorSearcher:
 
     def search(self, run: Run, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
         """The k best: ties by the newer, then by id."""
-        asked, rest = query(terms), restriction(allowed)
+        tsquery, rest = query(terms), restriction(allowed)
         return run(
             SQL(
                 f"SELECT {_RANK} AS score, {ENTRY} FROM {TsVector.table} w JOIN memories m ON m.mem = w.mem "
                 f"WHERE w.words @@ ?::tsquery AND w.namespace = ?{rest.text} "
                 "ORDER BY score DESC, m.updated_at DESC NULLS LAST, m.id LIMIT ?",
-                (asked, f"{_quoted(_space(self.namespace))} & ({asked})", self.namespace, *rest.params, k),
+                (tsquery, f"{_quoted(_space(self.namespace))} & ({tsquery})", self.namespace, *rest.params, k),
             )
         )
 
     def score(self, run: Run, terms: Mapping[str, float], ids: Sequence[str], /) -> Rows:
         """The ranks of given memories."""
-        asked = query(terms)
+        tsquery = query(terms)
         return run(
             SQL(
                 f"SELECT m.id, {_RANK} FROM memories m JOIN {TsVector.table} w USING (namespace, mem) "
                 "WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND w.words @@ ?::tsquery",
-                (asked, self.namespace, list(ids), asked),
+                (tsquery, self.namespace, list(ids), tsquery),
             )
         )
 
@@ -212,30 +212,30 @@ class Lexical:
         return cls(**record.get("lexical", {}))
 
     @property
-    def words(self) -> TsVector | None:
-        """The engine beside the postings, if there is one."""
+    def engine_table(self) -> TsVector | None:
+        """The engine's own table; None for BM25, which uses the postings."""
         return None if self.engine == "bm25" else TsVector()
 
     def create(self, conn: Conn, /, *, anew: bool = False) -> None:
-        """Make the engine's table; `anew` drops it first."""
+        """Create the engine's table; `anew` drops it first."""
         if anew:
             conn.raw.execute(f"DROP TABLE IF EXISTS {TsVector.table}")
-        if self.words is not None:
-            self.words.create(conn)
+        if self.engine_table is not None:
+            self.engine_table.create(conn)
 
     def replace(
-        self, raw: psycopg.Connection[Any], namespace: str, gone: Sequence[int], docs: Sequence[Doc], /
+        self, raw: psycopg.Connection[Any], namespace: str, gone: Sequence[int], docs: Sequence[DocumentTerms], /
     ) -> None:
         """Delete the words of some memories, and write those of others."""
-        words = self.words
-        if words is None:
+        engine = self.engine_table
+        if engine is None:
             return
         if gone:
-            query = f"DELETE FROM {words.table} WHERE namespace = %s AND mem = ANY(%s)"
+            query = f"DELETE FROM {engine.table} WHERE namespace = %s AND mem = ANY(%s)"
             raw.execute(query, (namespace, sorted(gone)))
         if docs:
-            words.add(raw, namespace, docs)
+            engine.add(raw, namespace, docs)
 
     def searcher(self, namespace: str, /) -> Searcher | None:
-        """The searcher of the engine beside the postings, if there is one."""
-        return None if self.words is None else self.words.searcher(namespace)
+        """The searcher of an engine with its own table; None for BM25."""
+        return None if self.engine_table is None else self.engine_table.searcher(namespace)

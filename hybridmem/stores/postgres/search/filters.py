@@ -1,4 +1,6 @@
-"""Which memories may answer: a filter that stays in the server, or a set of ids that travels there."""
+"""Filters in PostgreSQL: the SQL dialect, and sets of ids that stay in the server until they are read."""
+
+# ruff: noqa: S608 - every name put into a statement is ours; values of users are bound
 
 from __future__ import annotations
 
@@ -6,27 +8,27 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Any
 
-from hybridmem.filters.sql import SQL, Elements
+from hybridmem.core.protocols import View
+from hybridmem.filters.parse import Condition
+from hybridmem.filters.sql import SQL, Elements, to_sql
+from hybridmem.stores.sql import read
 
-__all__ = ["Chosen", "PostgreSQL", "restriction"]
-
-# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
-
+__all__ = ["FilterIds", "PostgreSQL", "filter_sql", "restriction"]
 
 _FEW = 100
 
 
 class PostgreSQL:
-    """Lists and metadata are columns of type json; `epoch` is a function of the store's own schema."""
+    """The dialect: lists and metadata are columns of type json; `epoch` is a function of the store's schema."""
 
-    mark = "?"  # a connection of ours turns it into psycopg's %s
+    mark = "?"  # `connection.translate` turns it into psycopg's %s
 
     def text(self, column: str, /) -> str:
         """The C collation compares UTF-8 bytes, which is code point order."""
         return f'({column} COLLATE "C")'
 
     def within(self, expression: str, values: Sequence[Any], /) -> SQL:
-        """Texts travel as one array; numbers one by one, since whole and broken ones compare differently."""
+        """Texts are bound as one array; numbers one by one, since integers and floats compare differently."""
         if isinstance(values[0], str):
             return SQL(f"{expression} = ANY(?::text[])", (list(values),))
         if len(values) <= _FEW:
@@ -34,7 +36,7 @@ class PostgreSQL:
         return SQL(f"{expression} = ANY(?::float8[])", (list(map(float, values)),))
 
     def contains(self, expression: str, /) -> str:
-        """`strpos` knows no wildcards."""
+        """`strpos` has no wildcards."""
         return f"strpos({expression}, ?) > 0"
 
     def words(self, column: str, /) -> Elements:
@@ -69,10 +71,18 @@ class PostgreSQL:
         )
 
 
-class Chosen(Set[str]):
-    """The ids that a filter chooses, as a set that is read only when somebody looks inside.
+_DIALECT = PostgreSQL()
 
-    A search in the server never does: it puts the filter's SQL into its own statement.
+
+def filter_sql(condition: Condition, view: View, /) -> SQL:
+    """A filter over a view as PostgreSQL's SQL."""
+    return to_sql(condition, columns=read.columns(view), dialect=_DIALECT)
+
+
+class FilterIds(Set[str]):
+    """The ids that match a filter; they are read from the server when the set is first used.
+
+    A search in the server does not use them: it puts the filter's SQL into its own statement.
     """
 
     def __init__(self, condition: SQL, load: Callable[[], frozenset[str]], /) -> None:
@@ -98,10 +108,10 @@ class Chosen(Set[str]):
 
 
 def restriction(allowed: Set[str] | None, /) -> SQL:
-    """What to add behind `memories m … WHERE …`: nothing, a filter over the memory and its body, or a list of ids."""
+    """SQL to append to `memories m … WHERE …`: nothing, a filter over the memory and its body, or a list of ids."""
     if allowed is None:
         return SQL("")
-    if isinstance(allowed, Chosen):
+    if isinstance(allowed, FilterIds):
         text, parameters = allowed.condition
         return SQL(f" AND EXISTS (SELECT 1 FROM bodies b WHERE b.seq = m.body AND {text})", parameters)
     return SQL(" AND m.id = ANY(?::text[])", (list(allowed),))

@@ -1,10 +1,8 @@
-"""The graph inside the server: one statement fetches who is within reach of the seeds; the rest is pure.
+"""The graph in the server: one statement fetches the neighbourhood of the seeds, and `GraphIndex` computes on it.
 
-Where nothing but threads joins the memories of a namespace, that is a few neighbours before and after each seed; where
-there are links or entities, the statement is a recursive one.
-
-The numbers are those of `GraphIndex`: it runs on the small piece of graph that came back. Everything within hops − 1
-of a seed comes with all its edges, so what activation can reach is complete.
+In a namespace with threads alone, the neighbourhood is a few memories before and after each seed. With links or
+entities, the statement is recursive. Every memory within hops − 1 of a seed is fetched with all its edges, so that
+activation is the same as over the whole graph.
 """
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
@@ -19,39 +17,40 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Activation, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
-from hybridmem.indexes.entries import Extra, Roster
-from hybridmem.indexes.graph.activation import Picture
+from hybridmem.indexes.entries import Entries, Extra
+from hybridmem.indexes.graph.activation import GraphSnapshot
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
-from hybridmem.stores.postgres.search.filters import Chosen
+from hybridmem.stores.postgres.search.filters import FilterIds
+from hybridmem.text.cues import ASKS
 
-__all__ = ["Joined", "ServerGraph", "neighbourhood", "thread_neighbours"]
+__all__ = ["LinkKinds", "ServerGraph", "neighbourhood", "thread_neighbours"]
 
 MOST = 50_000
-"""No more nodes than this are fetched, whatever hangs together."""
+"""The most nodes that are fetched."""
 Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 3
-"""Where `thread_neighbours` has an entry's id."""
-_PLAIN = Extra()
-_SHOWN = "m.live AND m.status <> 'superseded'"
+"""The column of an entry's id in `thread_neighbours`."""
+_ASKS = f"(m.cues & {ASKS:d}) > 0 AS asks"
+_VISIBLE = "m.live AND m.status <> 'superseded'"
 
 
-_WAYS = (("<", "DESC"), (">", "ASC"))
-"""Back and forth in a thread."""
+_DIRECTIONS = (("<", "DESC"), (">", "ASC"))
+"""Backwards and forwards in a thread."""
 
 
 def _along(way: str, order: str, columns: str, limit: str) -> str:
-    """Those of its thread before (or after) a memory `w`, the nearest first."""
+    """The memories before (or after) a memory `w` in its thread, the nearest first."""
     return (
-        f"SELECT {columns} FROM memories m WHERE m.namespace = w.namespace AND m.thread = w.thread AND {_SHOWN} "
+        f"SELECT {columns} FROM memories m WHERE m.namespace = w.namespace AND m.thread = w.thread AND {_VISIBLE} "
         f"AND m.thread IS NOT NULL AND (m.created_at, m.born) {way} (w.created_at, w.born) "
         f"ORDER BY m.created_at {order}, m.born {order} LIMIT {limit}"
     )
 
 
 def _few(mention: str, most: int) -> str:
-    """Whether an entity has so few memories that it reminds of something; counting stops where that is clear."""
+    """Whether an entity has at most `most` memories; counting stops beyond that."""
     return (
         f"(SELECT count(*) FROM (SELECT 1 FROM mentions c WHERE c.namespace = {mention}.namespace "
         f"AND c.entity = {mention}.entity LIMIT {most + 1:d}) c) <= {most:d}"
@@ -59,7 +58,7 @@ def _few(mention: str, most: int) -> str:
 
 
 def _steps(settings: GraphSettings) -> str:
-    """How to get from one memory `w` to its neighbours: one SELECT for each source of edges that counts."""
+    """The neighbours of a memory `w`: one SELECT for each source of edges with a weight."""
     steps = ["SELECT NULL::text AS id WHERE FALSE"]
     if settings.explicit > 0:
         steps.append("SELECT b FROM edges WHERE namespace = w.namespace AND a = w.id AND weight > 0")
@@ -68,7 +67,7 @@ def _steps(settings: GraphSettings) -> str:
         steps.append("SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id")
         steps.append("SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id")
     if settings.thread > 0:
-        steps += [f"SELECT t.id FROM ({_along(*way, 'm.id', '1')}) t" for way in _WAYS]
+        steps += [f"SELECT t.id FROM ({_along(*way, 'm.id', '1')}) t" for way in _DIRECTIONS]
     if settings.entities is not None and settings.shared > 0:
         steps.append(
             "SELECT o.id FROM mentions x CROSS JOIN LATERAL (SELECT o.id FROM mentions o WHERE o.namespace = "
@@ -79,34 +78,34 @@ def _steps(settings: GraphSettings) -> str:
 
 
 _TYPES = {"id": "text", "source_id": "text", "thread": "text", "status": "text", "words": "integer"}
-_TYPES["access_count"] = "bigint"
-_NOTHING = ", ".join(
+_TYPES |= {"access_count": "bigint", "speaker": "text", "cues": "integer"}
+_NO_NODE = ", ".join(
     f"NULL::{kind}" for kind in ("bigint", "boolean", *(_TYPES.get(name, "float8") for name in Entry._fields))
 )
-"""What only a node has: born, asks and its entry."""
+"""NULLs for the columns that only nodes have: born, asks and the entry."""
 
-# Every look-up is a LATERAL with OFFSET 0: an index scan for each node, whatever the planner thinks of a table.
+# Every look-up is a LATERAL with OFFSET 0, which forces an index scan for each node.
 _WALK = f"""
 WITH RECURSIVE walk (id, hop) AS (
-  SELECT m.id, 0 FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_SHOWN}
+  SELECT m.id, 0 FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_VISIBLE}
   UNION
   SELECT n.id, v.hop + 1 FROM walk v
   CROSS JOIN LATERAL (SELECT * FROM memories m WHERE m.namespace = ? AND m.id = v.id OFFSET 0) w
   CROSS JOIN LATERAL ({{steps}}) n (id)
-  CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.namespace = ? AND m.id = n.id AND {_SHOWN} OFFSET 0) m
+  CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.namespace = ? AND m.id = n.id AND {_VISIBLE} OFFSET 0) m
   WHERE v.hop < ?
 ), near AS MATERIALIZED (SELECT id, min(hop) AS hop FROM walk GROUP BY id ORDER BY 2, 1 LIMIT {MOST}),
 inner_ AS MATERIALIZED (SELECT id FROM near WHERE hop < ?)
 SELECT 'n', NULL, NULL, NULL, NULL::float8, m.* FROM near CROSS JOIN LATERAL (
-  SELECT m.born, m.asks, {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
+  SELECT m.born, {_ASKS}, {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = near.id OFFSET 0) m"""
 _EDGES = f"""
-SELECT 'e', e.*, {_NOTHING} FROM inner_ i CROSS JOIN LATERAL (
+SELECT 'e', e.*, {_NO_NODE} FROM inner_ i CROSS JOIN LATERAL (
   SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND {{end}} = i.id OFFSET 0) e"""
 _POINTERS = f"""
-SELECT 'p', p.id, p.target, NULL, NULL::float8, {_NOTHING} FROM inner_ i CROSS JOIN LATERAL (
+SELECT 'p', p.id, p.target, NULL, NULL::float8, {_NO_NODE} FROM inner_ i CROSS JOIN LATERAL (
   SELECT id, target FROM pointers WHERE namespace = ? AND {{end}} = i.id OFFSET 0) p"""
 _MENTIONS = f"""
-SELECT 'm', o.id, o.entity, o.name, NULL::float8, {_NOTHING} FROM (
+SELECT 'm', o.id, o.entity, o.name, NULL::float8, {_NO_NODE} FROM (
   SELECT DISTINCT x.namespace, x.entity FROM inner_ i CROSS JOIN LATERAL (
     SELECT namespace, entity FROM mentions WHERE namespace = ? AND id = i.id OFFSET 0) x WHERE {{few}}) e
 CROSS JOIN LATERAL (
@@ -129,25 +128,25 @@ def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings,
 def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSettings, /, *, hops: int) -> SQL:
     """The statement for threads alone: rows (more, born, asks, *entry), some of them twice.
 
-    `more`: something else joins memories of this namespace, so these rows are not all that is within reach.
+    `more`: the namespace has other links than threads, so that these rows are not the whole neighbourhood.
     """
     tables = ["edges"] * (settings.explicit > 0) + ["pointers"] * (settings.metadata > 0)
     tables += ["mentions"] * (settings.entities is not None and settings.shared > 0)
     more = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = ?)" for table in tables]) or "FALSE"
     parts = ["SELECT (SELECT more FROM more), w.* FROM w"]
     if settings.thread > 0:
-        both = [_along(*way, f"m.born, m.asks, {ENTRY}", "?") for way in _WAYS]
+        both = [_along(*way, f"m.born, {_ASKS}, {ENTRY}", "?") for way in _DIRECTIONS]
         parts += [f"SELECT (SELECT more FROM more), n.* FROM seeds w CROSS JOIN LATERAL ({found}) n" for found in both]
     return SQL(
         f"WITH more AS MATERIALIZED (SELECT {more} AS more), seeds AS MATERIALIZED (SELECT m.* FROM memories m "
-        f"WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_SHOWN}), "
-        f"w AS (SELECT m.born, m.asks, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
+        f"WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_VISIBLE}), "
+        f"w AS (SELECT m.born, {_ASKS}, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
         (*[namespace] * len(tables), namespace, list(seeds), *[hops] * (len(parts) - 1)),
     )
 
 
-class _Piece(NamedTuple):
-    """What was fetched: nodes (born, asks, entry) by age, and what joins them beside threads."""
+class _Subgraph(NamedTuple):
+    """The fetched neighbourhood: nodes (born, asks, entry) by age, and their links."""
 
     nodes: list[tuple[int, bool, Entry]]
     mentions: Mapping[str, list[str]] = MappingProxyType({})
@@ -155,12 +154,12 @@ class _Piece(NamedTuple):
     edges: Iterable[Edge] = ()
 
 
-def _read_threads(rows: Iterable[Sequence[Any]]) -> _Piece:
+def _read_threads(rows: Iterable[Sequence[Any]]) -> _Subgraph:
     nodes = {row[_ID]: (row[1], row[2], entry_of(row[_ID:])) for row in rows}
-    return _Piece(sorted(nodes.values(), key=itemgetter(0)))
+    return _Subgraph(sorted(nodes.values(), key=itemgetter(0)))
 
 
-def _read(rows: Iterable[Sequence[Any]]) -> _Piece:
+def _read(rows: Iterable[Sequence[Any]]) -> _Subgraph:
     mentions: dict[str, list[str]] = {}
     pointers: dict[str, list[str]] = {}
     edges: dict[tuple[str, str, str], Edge] = {}
@@ -175,33 +174,33 @@ def _read(rows: Iterable[Sequence[Any]]) -> _Piece:
         else:
             mentions.setdefault(a, []).append(name)
     nodes.sort(key=itemgetter(0))
-    return _Piece(nodes, mentions, pointers, edges.values())
+    return _Subgraph(nodes, mentions, pointers, edges.values())
 
 
-def _picture(piece: _Piece, settings: GraphSettings) -> tuple[Picture, list[Entry]]:
-    """The piece of graph as an index, frozen; and its nodes."""
-    nodes, mentions, pointers, edges = piece
+def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapshot, list[Entry]]:
+    """A snapshot of the index over the subgraph, and its nodes."""
+    nodes, mentions, pointers, edges = subgraph
     index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
-    roster = Roster()
+    entries = Entries()
     for born, asks, entry in nodes:
         id_ = entry[0]
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        roster.note(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
-    index.load(roster, edges)
+        entries.set_entry(id_, entry._replace(cues=ASKS if asks else 0), born, Extra(named, links))
+    index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 
 
 @dataclass(slots=True)
-class Joined:
-    """What is known of a namespace: whether more than threads joins its memories. Asked until it is so."""
+class LinkKinds:
+    """Whether a namespace has other links than threads; checked by each query until it has."""
 
-    by_more: bool = False
+    beyond_threads: bool = False
 
 
 class ServerGraph:
-    """A still picture of the graph around whatever seeds it is asked about; implements `hybridmem.core.types.Graph`."""
+    """The graph of one namespace, fetched around the seeds of each call; implements `hybridmem.core.types.Graph`."""
 
     def __init__(
         self,
@@ -211,35 +210,35 @@ class ServerGraph:
         /,
         *,
         items: Callable[[Sequence[str]], list[Any]],
-        learn: Callable[[Iterable[Entry]], None],
-        joined: Joined,
+        cache: Callable[[Iterable[Entry]], None],
+        link_kinds: LinkKinds,
         allowed: Set[str] | None = None,
     ) -> None:
         self._namespace, self._settings, self._run = namespace, settings, run
-        self._items, self._learn, self._joined, self._allowed = items, learn, joined, allowed
-        self._seen: dict[tuple[frozenset[str], int], Picture] = {}
+        self._items, self._cache, self._link_kinds, self._allowed = items, cache, link_kinds, allowed
+        self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
 
-    def _around(self, seeds: Mapping[str, float], hops: int) -> Picture:
+    def _around(self, seeds: Mapping[str, float], hops: int) -> GraphSnapshot:
         key = (frozenset(seeds), hops)
         found = self._seen.get(key)
         if found is None:
-            found, nodes = _picture(self._fetch(sorted(seeds), hops), self._settings)
-            self._learn(nodes)
-            found = replace(found, fetch=self._items, allowed=self._choose([node.id for node in nodes]))
+            found, nodes = _snapshot(self._fetch(sorted(seeds), hops), self._settings)
+            self._cache(nodes)
+            found = replace(found, fetch=self._items, allowed=self._allowed_ids([node.id for node in nodes]))
             self._seen[key] = found
         return found
 
-    def _fetch(self, seeds: Sequence[str], hops: int) -> _Piece:
-        if not self._joined.by_more:
+    def _fetch(self, seeds: Sequence[str], hops: int) -> _Subgraph:
+        if not self._link_kinds.beyond_threads:
             rows = self._run(thread_neighbours(self._namespace, seeds, self._settings, hops=hops))
-            self._joined.by_more = bool(rows) and rows[0][0]
-            if not self._joined.by_more:
+            self._link_kinds.beyond_threads = bool(rows) and rows[0][0]
+            if not self._link_kinds.beyond_threads:
                 return _read_threads(rows)
         return _read(self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops)))
 
-    def _choose(self, ids: Sequence[str]) -> Set[str] | None:
-        """Which of these nodes may take part: a filter is asked in the server about these alone."""
-        if not isinstance(self._allowed, Chosen):
+    def _allowed_ids(self, ids: Sequence[str]) -> Set[str] | None:
+        """Those of these nodes that match the filter, which the server evaluates for them alone."""
+        if not isinstance(self._allowed, FilterIds):
             return self._allowed
         text, parameters = self._allowed.condition
         return frozenset(
@@ -256,13 +255,13 @@ class ServerGraph:
     def spread(
         self, seeds: Mapping[str, float], /, *, hops: int = 2, decay: float = 0.5, include_seeds: bool = False
     ) -> Mapping[str, float]:
-        """What each neighbour receives: the best over paths of seed · Π(edge weight · decay)."""
+        """The activation of each neighbour: the maximum over paths of seed · Π(edge weight · decay)."""
         return self._around(seeds, hops).spread(seeds, hops=hops, decay=decay, include_seeds=include_seeds)
 
     def paths(
         self, seeds: Mapping[str, float], targets: Sequence[str], /, *, hops: int = 2, decay: float = 0.5
     ) -> Mapping[str, Activation]:
-        """The winning path to each target."""
+        """The best path to each target."""
         return self._around(seeds, hops).paths(seeds, targets, hops=hops, decay=decay)
 
     def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
@@ -270,5 +269,5 @@ class ServerGraph:
         return self._around(seeds, hops).search(seeds, k=k, hops=hops, decay=decay)
 
     def items(self, keys: Sequence[str], /) -> list[Any]:
-        """The entries behind keys that no arm had found."""
+        """The entries of keys that no arm returned."""
         return self._items(keys)

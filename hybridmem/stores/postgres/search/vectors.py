@@ -1,4 +1,4 @@
-"""Vectors inside the server: exact cosine where a namespace is small, pgvector's HNSW where it is large."""
+"""Vector search in the server: exact cosine for a small namespace, pgvector's HNSW index for a large one."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
@@ -27,23 +27,23 @@ __all__ = [
     "index_name",
     "index_sql",
     "packed",
-    "question",
+    "query_vector",
     "ranked",
     "tied",
     "within",
 ]
 
 LIMIT = 4000
-"""pgvector indexes half-precision vectors of up to so many dimensions."""
+"""The most dimensions of a half-precision vector that pgvector can index."""
 _SPARE = 16
-"""So many more are fetched: float32 may put the last ones in a slightly different order."""
+"""Rows fetched beyond k: float32 may order the last ones differently."""
 _CLOSE = 1e-6
-"""Cosines that differ by less may have been swapped by the server's float32."""
+"""Cosines that differ by less may be in a different order in the server's float32."""
 _UPDATED = 1 + Entry._fields.index("updated_at")
 
 
-def question(vector: Any, /) -> Vector:
-    """A query's vector at length 1, or an error that says what is wrong with it."""
+def query_vector(vector: Any, /) -> Vector:
+    """A query's vector at length 1; EmbeddingError when it is not one finite vector."""
     row = np.asarray(vector, dtype=np.float64)
     if row.ndim != 1 or not len(row):
         raise EmbeddingError(f"the query vector has shape {row.shape}, expected one dimension")
@@ -52,19 +52,19 @@ def question(vector: Any, /) -> Vector:
     return unit(row)
 
 
-def cosines(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[float]:
+def cosines(rows: Sequence[tuple[Any, ...]], query: Vector, /) -> list[float]:
     """The cosine of each row's vector (its first column, as pgvector sends it) with the question, in float64."""
     if not rows:
         return []
     packed = b"".join(row[0][4:] for row in rows)  # two bytes of dimension, two unused, then big-endian float32
     matrix = np.frombuffer(packed, ">f4").reshape(len(rows), -1).astype(np.float64)
-    scores: list[float] = (matrix * asked.astype(np.float64)).sum(axis=1).tolist()
+    scores: list[float] = (matrix * query.astype(np.float64)).sum(axis=1).tolist()
     return scores
 
 
-def ranked(rows: Sequence[tuple[Any, ...]], asked: Vector, /) -> list[tuple[Any, ...]]:
+def ranked(rows: Sequence[tuple[Any, ...]], query: Vector, /) -> list[tuple[Any, ...]]:
     """Rows (vector, *entry) as (score, *entry): by cosine, then the newer, then the smaller id."""
-    return by_score([(score, *row[1:]) for score, row in zip(cosines(rows, asked), rows, strict=True)])
+    return by_score([(score, *row[1:]) for score, row in zip(cosines(rows, query), rows, strict=True)])
 
 
 def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
@@ -73,20 +73,20 @@ def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
 
 
 def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
-    """The cosine down to which others may equal the k-th of what `exact` brought; None when none was left out."""
+    """The cosine down to which further memories may equal the k-th row of `exact`; None when there can be none."""
     if not 0 < k < len(rows) == k + _SPARE or rows[k - 1][0] - rows[-1][0] > _CLOSE:
         return None
     return float(rows[k - 1][0]) - _CLOSE
 
 
 def within(k: int, table: str, /) -> str:
-    """The condition that a row of a table (d) is among its k nearest, or so close to the last that it might be."""
+    """The condition that a row of a table (d) is among its k nearest, or too close to the last to be excluded."""
     last = f"SELECT d FROM {table} ORDER BY d OFFSET {k - 1:d} LIMIT 1"
     return f"{table}.d <= COALESCE(({last}), 'Infinity') + {2 * _CLOSE}"
 
 
 def packed(row: Vector, /) -> Packed:
-    """A vector as pgvector sends and receives it."""
+    """A vector in pgvector's binary format."""
     return Packed(struct.pack(">hh", len(row), 0) + row.astype(">f4").tobytes())
 
 
@@ -96,10 +96,9 @@ def index_name(dim: int, prefix: int | None, /) -> str:
 
 
 def index_sql(dim: int, prefix: int | None, /, *, m: int = 16, ef: int = 64) -> str:
-    """The statement that builds it, while others go on reading and writing.
+    """The statement that builds the index without blocking readers and writers.
 
-    The index holds half-precision copies (half the size, built in half the time): what it finds is scored by the
-    full vectors anyway.
+    The index holds half-precision copies (half the size and build time); its candidates are scored by full vectors.
     """
     return (
         f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {index_name(dim, prefix)} ON embeddings USING hnsw "
@@ -118,17 +117,17 @@ def _indexed(column: str, dim: int, prefix: int | None) -> str:
 class Nearest:
     """The statements for one namespace. All stored vectors have length 1, so −(a <#> b) is their cosine.
 
-    The server finds in float32; `ranked` scores what it found in float64, as the embedded index does.
+    The server selects in float32; `ranked` scores the selected rows in float64, as the local index does.
     """
 
     namespace: str
     prefix: int | None = None
 
     def exact(self, row: Vector, allowed: Set[str] | None, k: int, /, *, within: float | None = None) -> SQL:
-        """The k nearest and a few more, every vector looked at; each with its entry.
+        """The nearest k + SPARE by a scan of every vector, each with its entry.
 
-        Only numbers are sorted; the vectors of the few that won are fetched afterwards. `within`: all whose cosine is
-        at least so high, the newest of equals first, which is asked where `tied` says that the few were too few.
+        Only numbers are sorted; the vectors of the selected rows are fetched afterwards. `within` selects all rows of
+        at least this cosine, the newest of equals first; it is used after `tied` reports a tie.
         """
         rest, near = restriction(allowed), packed(row)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
@@ -146,7 +145,7 @@ class Nearest:
         )
 
     def closest(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k nearest to the vector `v` of a table `q` (mem, d), and a few more: a part of a statement."""
+        """Part of a statement: the nearest k + SPARE (mem, d) to the vector `v` of a table `q`."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
         return SQL(
@@ -156,26 +155,26 @@ class Nearest:
         )
 
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The k nearest that HNSW finds, walking on until enough pass the filter; rescored by the full vectors."""
-        found, bound = self.walked(len(row), allowed, k)
+        """The k nearest by the HNSW index, scanned until enough rows pass the filter; scored by full vectors."""
+        found, bound = self.indexed(len(row), allowed, k)
         return SQL(
             f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(v.embedding), {ENTRY} FROM ({found}) t "
             "JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem",
             (packed(row), *bound, self.namespace),
         )
 
-    def walked(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """The same by HNSW: what it finds, walking on until enough have passed the filter."""
+    def indexed(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
+        """Part of a statement: the nearest rows (mem) by the HNSW index, scanned until enough rows pass the filter."""
         rest = restriction(allowed)
-        # OFFSET 0: each neighbour is asked whether it passes. The planner cannot know how many pass a filter over
-        # expressions, guesses very few, and would measure the distance of all that pass.
+        # OFFSET 0: each neighbour is tested against the filter. The planner cannot estimate a filter over expressions;
+        # it expects very few rows and would compute the distance of all that pass.
         each = f"CROSS JOIN LATERAL (SELECT FROM memories m WHERE m.mem = e.mem{rest.text} OFFSET 0) m "
         join = each if allowed is not None else ""
-        asked = _indexed("(SELECT v FROM q)", dim, self.prefix)
+        target = _indexed("(SELECT v FROM q)", dim, self.prefix)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
             f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
-            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {asked} LIMIT {wide:d}",
+            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {target} LIMIT {wide:d}",
             (*rest.params, self.namespace),
         )
 

@@ -1,4 +1,4 @@
-"""PgSpace: the live view of one namespace, searched inside the server. Nothing is held here, nothing falls behind."""
+"""PostgresView: the live view of one namespace, searched in the server."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import check_k, query_terms
-from hybridmem.stores.postgres.search import bm25 as lexical
-from hybridmem.stores.postgres.search import combined as together
-from hybridmem.stores.postgres.search import vectors as nearest
-from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, Known, entry_of
+from hybridmem.stores.postgres.search import bm25, combined, vectors
+from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
-from hybridmem.stores.postgres.search.graph import Joined, ServerGraph
-from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, question, ranked
+from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
+from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 
 if TYPE_CHECKING:
-    from hybridmem.indexes.view import Ask, IndexSettings
+    from hybridmem.core.protocols import ArmQuery
+    from hybridmem.indexes.view import IndexSettings
 
-__all__ = ["PgSpace"]
+__all__ = ["PostgresView"]
 
 _END = 1 + len(Entry._fields)
-_TRUST = 5.0
-"""For so many seconds what is known of a namespace's size decides how its vectors are searched."""
+_SIZE_CACHED = 5.0
+"""Seconds for which the size of a namespace is cached; it decides how vectors are searched."""
 
 
 class _Size(NamedTuple):
-    """Whether there are many vectors of a dimension, and an HNSW index for them, as was seen at some time."""
+    """Whether a namespace had many vectors of a dimension, and an HNSW index for them, at a time."""
 
     at: float
     dim: int
@@ -38,11 +37,11 @@ class _Size(NamedTuple):
     indexed: bool
 
 
-class PgSpace:
-    """Answers each arm by one statement; implements `hybridmem.indexes.view.Space`."""
+class PostgresView:
+    """Searches each arm with one statement; implements `SearchView`."""
 
-    own_thread_from = 0.002
-    """Seconds from which an arm is asked in a thread of its own: it waits for the server rather than computes here."""
+    thread_threshold = 0.002
+    """Expected seconds from which an arm runs in a thread of its own: it mostly waits for the server."""
 
     def __init__(
         self,
@@ -57,81 +56,81 @@ class PgSpace:
         prefix: int | None,
         want_index: Callable[[int], None],
         catch_up: Callable[[], None] | None = None,
-        words: Searcher | None = None,
+        engine: Searcher | None = None,
     ) -> None:
         self._namespace, self._settings = namespace, settings
         self._run, self._run_both = run, run_both
-        self._bm25 = Bm25(namespace, settings.k1, settings.b)
+        self._bm25 = Bm25(namespace, settings.k1, 0.75 if settings.b is None else settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
         self._want_index, self._catch_up = want_index, catch_up
-        self._beside = words
-        """The engine that ranks words instead of the postings, if there is one."""
+        self._engine = engine
+        """The lexical engine that is used instead of BM25 over the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
-        self._known: dict[tuple[tuple[str, float], ...], Known] = {}
-        self._joined = Joined()
-        self._known_size = _Size(0.0, 0, many=False, indexed=False)
+        self._weights: dict[tuple[tuple[str, float], ...], TermWeights] = {}
+        self._link_kinds = LinkKinds()
+        self._cached_size = _Size(0.0, 0, many=False, indexed=False)
 
     def refresh(self) -> None:
-        """A new question: what was read for an earlier one may be out of date."""
-        self._entries, self._known = {}, {}
+        """Drop what was read for an earlier query."""
+        self._entries, self._weights = {}, {}
         if self._catch_up is not None:
             self._catch_up()
 
-    # --- the arms
+    # --- arms
 
-    def search(self, arm: str, ask: Ask, /, *, k: int) -> Hits:
+    def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
         check_k(k)
-        rows = self._words(ask, k) if arm == "bm25" else self._vectors(ask, k)
+        rows = self._lexical(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: Ask, /, *, k: int) -> together.Answer | None:
-        """Both arms' k best and what each thinks of the other's: by one statement, or in a large namespace by two.
+    def search_both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
+        """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
-        None where that will not do: another engine for words, no words or no vectors to ask for, fewer than HNSW was
-        asked for, or equals beyond what was brought. Then each arm is asked by itself.
+        None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when
+        HNSW returned fewer than k, or when there may be further ties.
         """
         check_k(k)
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-        if not terms or self._beside is not None or ask.vector is None or not self._searches_vectors():
+        if not terms or self._engine is not None or ask.vector is None or not self._searches_vectors():
             return None
-        row = question(ask.vector)
+        row = query_vector(ask.vector)
         size = self._size(len(row))
-        asked = (self._bm25, self._nearest, terms, row, ask.allowed, k)
+        arguments = (self._bm25, self._nearest, terms, row, ask.allowed, k)
         if size.many:
-            near, words = self._run_both(*together.apart(*asked, indexed=size.indexed))
-            rows: Sequence[tuple[Any, ...]] = together.merged(words, near)
+            near, words = self._run_both(*combined.in_two(*arguments, indexed=size.indexed))
+            rows: Sequence[tuple[Any, ...]] = combined.merged(words, near)
         else:
-            rows = near = self._run(together.both(*asked))
+            rows = near = self._run(combined.in_one(*arguments))
         if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
-            return None  # or there are no vectors, or others than these: asked alone, the arm says so
-        self._learn([entry_of(row[4:]) for row in rows])
-        return together.answer(rows, k, len(row), lambda ids: self._cosines(row, ids))
+            return None  # or there are no vectors of this dimension: the vector arm alone reports that
+        self._cache([entry_of(row[4:]) for row in rows])
+        return combined.combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
 
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()
 
-    def _words(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _lexical(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms:
             return ()
-        if self._beside is not None:
-            return self._beside.search(self._run, terms, ask.allowed, k)
+        if self._engine is not None:
+            return self._engine.search(self._run, terms, ask.allowed, k)
         rows = self._run(self._bm25.search(terms, ask.allowed, k))
-        if ask.allowed is None and lexical.tied(rows, k):
+        if ask.allowed is None and bm25.tied(rows, k):
             rows = self._run(self._bm25.search(terms, None, k, ties=True))
         if rows:
-            self._known[tuple(terms.items())] = Known(*rows[0][_END:])
+            self._weights[tuple(terms.items())] = TermWeights(*rows[0][_END:])
         return rows[:k]
 
-    def _vectors(self, ask: Ask, k: int) -> Sequence[tuple[Any, ...]]:
+    def _vectors(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._searches_vectors():
             return ()
-        row = question(ask.vector)
+        row = query_vector(ask.vector)
         if self._is_large(len(row)):
             found = self._run(self._nearest.approximate(row, ask.allowed, k))
             if len(found) >= k:
@@ -139,18 +138,18 @@ class PgSpace:
         found = ranked(self._run(self._nearest.exact(row, ask.allowed, k)), row)
         if not found:
             self._check_dimension(len(row))
-        within = nearest.tied(found, k)
+        within = vectors.tied(found, k)
         if within is not None:
             found = ranked(self._run(self._nearest.exact(row, ask.allowed, k, within=within)), row)
         return found[:k]
 
     def _is_large(self, dim: int) -> bool:
-        """Whether the namespace holds many vectors and there is an HNSW index for them."""
+        """Whether the namespace has many vectors and an HNSW index for them."""
         size = self._size(dim)
         return size.many and size.indexed
 
     def _size(self, dim: int) -> _Size:
-        if self._known_size.dim != dim or time.monotonic() - self._known_size.at > _TRUST:
+        if self._cached_size.dim != dim or time.monotonic() - self._cached_size.at > _SIZE_CACHED:
             name = index_name(dim, self._nearest.prefix)
             rows = self._run(
                 SQL(
@@ -162,43 +161,43 @@ class PgSpace:
             many, indexed = map(bool, rows[0])
             if many and not indexed:
                 self._want_index(dim)
-            self._known_size = _Size(time.monotonic(), dim, many, indexed)
-        return self._known_size
+            self._cached_size = _Size(time.monotonic(), dim, many, indexed)
+        return self._cached_size
 
     def _check_dimension(self, dim: int) -> None:
         rows = self._run(SQL("SELECT dim FROM embeddings WHERE namespace = ? LIMIT 1", (self._namespace,)))
         if rows and rows[0][0] != dim:
             raise EmbeddingError(f"the query vector has shape ({dim},), expected ({rows[0][0]},)")
 
-    def score(self, arm: str, ask: Ask, ids: Sequence[str], /) -> list[float | None]:
+    def score(self, arm: str, ask: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
             terms = query_terms(ask.text, analyzer=self._settings.analyzer)
-            found: dict[str, float] = dict(self._word_scores(terms, ids)) if terms else {}
+            found: dict[str, float] = dict(self._lexical_scores(terms, ids)) if terms else {}
             return [found.get(id_, 0.0) for id_ in ids]
         if ask.vector is None or not self._searches_vectors():
             return [None] * len(ids)
-        return list(map(self._cosines(question(ask.vector), ids).get, ids))
+        return list(map(self._cosines(query_vector(ask.vector), ids).get, ids))
 
     def _cosines(self, row: Vector, ids: Sequence[str]) -> dict[str, float]:
         rows = self._run(self._nearest.score(row, ids))
         return dict(zip((found[1] for found in rows), cosines(rows, row), strict=True))
 
-    def _word_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
-        if self._beside is not None:
-            return self._beside.score(self._run, terms, ids)
-        return self._run(self._bm25.score(terms, ids, self._known.get(tuple(terms.items()))))
+    def _lexical_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+        if self._engine is not None:
+            return self._engine.score(self._run, terms, ids)
+        return self._run(self._bm25.score(terms, ids, self._weights.get(tuple(terms.items()))))
 
-    def coverage(self, ask: Ask, ids: Sequence[str], /) -> list[float]:
+    def coverage(self, ask: ArmQuery, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         found: dict[str, float] = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
         return [found.get(id_, 0.0) for id_ in ids]
 
-    # --- what else a memory asks
+    # --- entries, graph and links
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
-        """What ranking needs to know of these memories: as the arms of this question read it, the rest read now."""
+        """The ranking fields of these memories: as the arms of this query read them, the rest read now."""
         known = self._entries
         missing = [id_ for id_ in ids if id_ not in known]
         if missing:
@@ -213,7 +212,7 @@ class PgSpace:
         return list(map(known.get, ids))
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A picture of the graph, fetched around the seeds when it is asked."""
+        """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
             return None
@@ -222,31 +221,34 @@ class PgSpace:
             settings,
             self._run,
             items=self.entries,
-            learn=self._learn,
-            joined=self._joined,
+            cache=self._cache,
+            link_kinds=self._link_kinds,
             allowed=allowed,
         )
 
-    def _learn(self, entries: Iterable[Entry]) -> None:
+    def _cache(self, entries: Iterable[Entry]) -> None:
         self._entries.update([(entry[0], entry) for entry in entries])
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
-        asked = list(ids)
+        wanted = list(ids)
         rows = self._run(
             SQL(
                 "SELECT DISTINCT least(a, b), greatest(a, b) FROM edges WHERE namespace = ? AND a = ANY(?::text[]) "
                 "AND b = ANY(?::text[]) AND relation = 'contradicts' AND a <> b",
-                (self._namespace, asked, asked),
+                (self._namespace, wanted, wanted),
             )
         )
-        place = {id_: n for n, id_ in enumerate(asked)}
+        place = {id_: n for n, id_ in enumerate(wanted)}
         return sorted(((a, b) for a, b in rows), key=lambda pair: (place[pair[0]], pair[1]))
 
     def count(self) -> int:
-        """How many memories this view shows."""
+        """How many memories are in view."""
         rows = self._run(SQL("SELECT memories FROM spaces WHERE namespace = ?", (self._namespace,)))
         return int(rows[0][0]) if rows else 0
 
     def save(self) -> None:
-        """Nothing to write down: the server keeps it all."""
+        """Does nothing: the server stores the indexes."""
+
+    def close(self) -> None:
+        """Does nothing: the store owns the connections."""

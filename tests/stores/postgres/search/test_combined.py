@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Edge
 from hybridmem.embedding.embedder import unit
 from hybridmem.errors import ArmError, EmbeddingError, StoreBusyError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.graph.index import GraphSettings
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import complete
-from hybridmem.stores.postgres.search import combined as together
-from hybridmem.stores.postgres.search.graph import Joined, ServerGraph
+from hybridmem.stores.postgres.search import combined
+from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.testing.store_model import Clock
 from tests.support import postgres_server
@@ -74,18 +74,18 @@ class TestLaw:
         play(memory.namespace(name), steps, memory._engine.clock)
         filter_ = data.draw(st.sampled_from([None, {"n": {"$gte": 1}}, {"tags": "home"}]))
         view = View(name)
-        allowed = None if filter_ is None else memory.store.choose(view=view, filter=filter_)
-        space, ask = memory._engine.space(view), Ask(query, embed([query])[0], allowed)
-        ours = space.both(ask, k=k)
+        allowed = None if filter_ is None else memory.store.lazy_ids(view=view, filter=filter_)
+        space, ask = memory._engine.search_view(view), ArmQuery(query, embed([query])[0], allowed)
+        ours = space.search_both(ask, k=k)
         if ours is not None:
             agree(ours, apart(space, ask, k))
 
     def test_a_list_of_ids_restricts_both(self, memory):
         memory.add_many([{"text": f"cat tea{n}", "id": f"m{n}"} for n in range(9)])
-        space = memory._engine.space(NOW)
-        ask = Ask("cat tea3", embed(["cat tea3"])[0], frozenset({"m3", "m5"}))
-        agree(space.both(ask, k=4), apart(space, ask, 4))
-        assert {*space.both(ask, k=4)[0]["vector"].ids} == {"m3", "m5"}
+        space = memory._engine.search_view(NOW)
+        ask = ArmQuery("cat tea3", embed(["cat tea3"])[0], frozenset({"m3", "m5"}))
+        agree(space.search_both(ask, k=4), apart(space, ask, 4))
+        assert {*space.search_both(ask, k=4)[0]["vector"].ids} == {"m3", "m5"}
 
 
 class TestTrips:
@@ -103,25 +103,25 @@ class TestTrips:
 
     def test_each_arm_alone_where_one_statement_will_not_do(self, memory, pg_url, schema):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
-        space, vector = memory._engine.space(NOW), embed(["cat"])[0]
-        assert space.both(Ask("...", vector), k=3) is None  # no words
-        assert space.both(Ask("cat", None), k=3) is None
-        assert space.both(Ask("cat", vector), k=3) is not None
-        many = memory.store.space(NOW, IndexSettings(vectors=False))
-        assert many.both(Ask("cat", vector), k=3) is None
+        space, vector = memory._engine.search_view(NOW), embed(["cat"])[0]
+        assert space.search_both(ArmQuery("...", vector), k=3) is None  # no words
+        assert space.search_both(ArmQuery("cat", None), k=3) is None
+        assert space.search_both(ArmQuery("cat", vector), k=3) is not None
+        many = memory.store.search_view(NOW, IndexSettings(vectors=False))
+        assert many.search_both(ArmQuery("cat", vector), k=3) is None
 
     def test_many_vectors_without_an_index(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed, exact_below=5, auto_index=False) as memory:
             memory.add_many([{"text": f"cat {'tea ' * n}", "id": f"m{n}"} for n in range(5)])
-            space, ask = memory._engine.space(NOW), Ask("cat tea", embed(["cat tea"])[0])
+            space, ask = memory._engine.search_view(NOW), ArmQuery("cat tea", embed(["cat tea"])[0])
             asked = asked_of(space)
-            agree(space.both(ask, k=3), apart(space, ask, 3))
+            agree(space.search_both(ask, k=3), apart(space, ask, 3))
             assert ["hits AS" in text for text in asked[:3]] == [False, False, True]  # its size, the near, the words
             assert len(memory.search("cat", k=3)) == 3
 
     def test_a_recipe_that_wants_no_opinions_asks_each_arm(self, memory):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
-        asked = asked_of(memory._engine.space(NOW))
+        asked = asked_of(memory._engine.search_view(NOW))
         memory.search("cat", recipe="rrf", k=3)
         assert not any("words AS MATERIALIZED" in text for text in asked)
         memory.search("cat", k=3)
@@ -131,8 +131,11 @@ class TestTrips:
         memory.add("cat", id="a")
         memory.search("cat")
         with pytest.raises(ArmError, match="'bm25 and vector' failed: EmbeddingError") as caught:
-            memory._engine._found(
-                memory._engine.space(NOW), Ask("cat", [math.nan] * 8), memory._engine.recipe_for(memory.recipe), 3
+            memory._engine._hits(
+                memory._engine.search_view(NOW),
+                ArmQuery("cat", [math.nan] * 8),
+                memory._engine.recipe_for(memory.recipe),
+                3,
             )
         assert isinstance(caught.value.__cause__, EmbeddingError)
         memory._engine.embedder = type("Broken", (), {"query": lambda self, text: 1 / 0, "name": "b", "dim": 8})()
@@ -164,14 +167,14 @@ class TestLarge:
     @pytest.mark.parametrize("query", ["dog tea7", "cat tea3 tea5", "tea1 unheard"])
     def test_as_each_arm_alone(self, large, query):
         memory, drawn = large
-        space = memory._engine.space(NOW)
-        ask = Ask(query, drawn([query])[0])
+        space = memory._engine.search_view(NOW)
+        ask = ArmQuery(query, drawn([query])[0])
         asked = asked_of(space)
-        ours = space.both(ask, k=20)
+        ours = space.search_both(ask, k=20)
         assert len([text for text in asked if "AS MATERIALIZED" in text]) == 2
         agree(ours, apart(space, ask, 20))
-        ask = ask._replace(allowed=memory.store.choose(view=NOW, filter={"text": {"$contains": "cat"}}))
-        agree(space.both(ask, k=20), apart(space, ask, 20))
+        ask = ask._replace(allowed=memory.store.lazy_ids(view=NOW, filter={"text": {"$contains": "cat"}}))
+        agree(space.search_both(ask, k=20), apart(space, ask, 20))
         assert len(memory.search(query, k=5)) == 5
 
     def test_without_a_second_connection(self, large):
@@ -186,9 +189,9 @@ class TestLarge:
 
     def test_too_few_pass_the_filter(self, large):
         memory, drawn = large
-        space = memory._engine.space(NOW)
-        ask = Ask("tea7", drawn(["tea7"])[0], memory.store.choose(view=NOW, filter={"type": "rare"}))
-        assert space.both(ask, k=20) is None
+        space = memory._engine.search_view(NOW)
+        ask = ArmQuery("tea7", drawn(["tea7"])[0], memory.store.lazy_ids(view=NOW, filter={"type": "rare"}))
+        assert space.search_both(ask, k=20) is None
         assert len(memory.search("tea7", k=20, filter={"type": "rare"})) == 5  # 0, 90, 180, 270 and 360
 
     def test_either_statement_may_fail(self, large, pg_server):
@@ -237,7 +240,7 @@ class TestTwoStatements:
                 return conn.execute(query, (self.SLOW.text,)).fetchone()[0]
 
             for _ in range(2):  # with one connection at first, perhaps; meanwhile there are two
-                asked = asyncio.create_task(store.aside(lambda: store._router.run_both(self.SLOW, self.SLOW)))
+                asked = asyncio.create_task(store.in_thread(lambda: store._router.run_both(self.SLOW, self.SLOW)))
                 await asyncio.to_thread(postgres_server.until, sleeping, what="the statements to run")
                 asked.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -258,8 +261,8 @@ class TestEquals:
                     memory.add_many([{"text": "tea", "id": f"m{part}-{n:02}"} for n in range(30)])
                 memory.add_many([{"text": "tea tea", "id": "best"}])
                 if path == pg_url:
-                    space = memory._engine.space(NOW)
-                    assert space.both(Ask(text, embed([text])[0]), k=5) is None
+                    space = memory._engine.search_view(NOW)
+                    assert space.search_both(ArmQuery(text, embed([text])[0]), k=5) is None
                 found.append([r.id for r in memory.search(text, k=5, recipe=replace(memory.recipe, depth=5))])
         assert found[0] == found[1]
 
@@ -268,13 +271,13 @@ class TestDoubt:
     def test_what_rounding_could_turn_around(self):
         doubt = 7e-7 / math.sqrt(100)
         clear = {"a": 0.9, "b": 0.5, "c": 0.5, "d": -0.3}
-        assert together.doubtful(clear, 100) == []  # equals are equal: the same numbers were added up
-        assert together.doubtful({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
-        assert together.doubtful({**clear, "e": 0.9 - 3 * doubt}, 100) == []
-        assert together.doubtful({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
+        assert combined.uncertain(clear, 100) == []  # equals are equal: the same numbers were added up
+        assert combined.uncertain({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
+        assert combined.uncertain({**clear, "e": 0.9 - 3 * doubt}, 100) == []
+        assert combined.uncertain({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
         narrow = {"a": 0.9, "b": 0.9 - doubt * 1e6}  # normalised, an error of doubt would be seen
-        assert together.doubtful(narrow, 100) == ["b", "a"]
-        assert together.doubtful({}, 100) == []
+        assert combined.uncertain(narrow, 100) == ["b", "a"]
+        assert combined.uncertain({}, 100) == []
 
     @pytest.mark.parametrize("dim", [2, 8, 384])
     def test_the_error_is_within_it(self, pg_url, schema, dim):
@@ -283,8 +286,8 @@ class TestDoubt:
         texts = {f"tea {n}": vector for n, vector in enumerate(vectors)}
         with HybridMemory(pg_url, schema=schema, embedder=lambda given: [texts[t] for t in given]) as memory:
             memory.add_many([{"text": text, "id": text} for text in texts])
-            space, row = memory._engine.space(NOW), vectors[7]
-            rows = space._run(together.both(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
+            space, row = memory._engine.search_view(NOW), vectors[7]
+            rows = space._run(combined.in_one(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
         true = {text: float(vector.astype(np.float64) @ row.astype(np.float64)) for text, vector in texts.items()}
         assert max(abs(found[2] - true[found[4]]) for found in rows) < 7e-7 / math.sqrt(dim)
 
@@ -295,9 +298,9 @@ class TestDoubt:
         for path, options in ((pg_url, {"schema": schema}), (":memory:", {})):
             with HybridMemory(path, embedder=lambda given: [rows[t] for t in given], **options) as memory:
                 memory.add_many([{"text": text, "id": text or "empty"} for text in rows])
-                space = memory._engine.space(NOW)
-                ask = Ask("cat", rows["cat"])
-                answers.append(space.both(ask, k=9) if path == pg_url else apart(space, ask, 9))
+                space = memory._engine.search_view(NOW)
+                ask = ArmQuery("cat", rows["cat"])
+                answers.append(space.search_both(ask, k=9) if path == pg_url else apart(space, ask, 9))
         ours, theirs = answers
         agree(ours, theirs)
         assert dict(zip(*ours[0]["vector"], strict=True))["dog"] == dict(zip(*ours[0]["vector"], strict=True))["empty"]
@@ -306,8 +309,8 @@ class TestDoubt:
 
 class TestNeighbours:
     def graph(self, memory, joined, settings=GraphSettings()):  # noqa: B008
-        space = memory._engine.space(NOW)
-        return ServerGraph("", settings, space._run, items=space.entries, learn=space._learn, joined=joined)
+        space = memory._engine.search_view(NOW)
+        return ServerGraph("", settings, space._run, items=space.entries, cache=space._cache, link_kinds=joined)
 
     @pytest.mark.parametrize("hops", [1, 2, 3])
     def test_threads_alone_need_no_recursion(self, memory, hops):
@@ -316,7 +319,7 @@ class TestNeighbours:
         memory.add("alone", id="alone")
         memory.add("turn 4 again", id="next", thread="t", created_at=1_600_000_002, supersedes="m04")
         seeds = {"m03": 1.0, "m09": 0.5, "alone": 0.3, "gone": 1.0}
-        ways = [self.graph(memory, Joined(by_more=more)).spread(seeds, hops=hops) for more in (False, True)]
+        ways = [self.graph(memory, LinkKinds(beyond_threads=more)).spread(seeds, hops=hops) for more in (False, True)]
         assert ways[0] == ways[1]
         assert len(ways[0]) >= 2 * hops
 
@@ -324,7 +327,7 @@ class TestNeighbours:
         for n in range(4):
             memory.add(f"turn {n}", id=f"m{n}", thread="t")
         memory.add("far away", id="far")
-        space = memory._engine.space(NOW)
+        space = memory._engine.search_view(NOW)
         asked = asked_of(space)
         assert set(space.graph().spread({"m0": 1.0})) == {"m1", "m2"}
         assert not any("RECURSIVE" in text for text in asked)
@@ -337,14 +340,14 @@ class TestNeighbours:
     def test_entities_and_pointers_are_more(self, memory, fields):
         memory.add("one", id="m0", **fields)
         memory.add("two", id="m1", entities=("Ana",) if "entities" in fields else ())
-        joined = Joined()
+        joined = LinkKinds()
         assert set(self.graph(memory, joined).spread({"m0": 1.0})) == {"m1"}
-        assert joined.by_more
+        assert joined.beyond_threads
 
     def test_what_does_not_count_is_not_looked_for(self, memory):
         memory.add("one", id="m0", entities=("Ana",), thread="t")
         memory.add("two", id="m1", entities=("Ana",), thread="t")
-        joined = Joined()
+        joined = LinkKinds()
         settings = GraphSettings(explicit=0, metadata=0, shared=0, thread=0)
         assert self.graph(memory, joined, settings).spread({"m0": 1.0}) == {}
-        assert not joined.by_more
+        assert not joined.beyond_threads

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.view import Ask, IndexSettings
+from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.search import engines
 from hybridmem.stores.postgres.search.engines import ENGINES
@@ -81,8 +81,8 @@ class OtherEngine:
             assert all(score > 0 for score in scores)
             best = views[0].search_arm("bm25", query, k=2, filter=filter_)
             assert [result.score for result in best] == pytest.approx(scores[:2])
-            space = opened._engine.space(View(name))
-            given = space.score("bm25", Ask(query), [*(result.id for result in ours), "nobody"])
+            space = opened._engine.search_view(View(name))
+            given = space.score("bm25", ArmQuery(query), [*(result.id for result in ours), "nobody"])
             assert given == pytest.approx([*scores, 0.0])
             for when in ({"superseded": True}, {"as_of": start + 25}):
                 ours, theirs = (view.search_arm("bm25", query, k=50, filter=filter_, **when) for view in views)
@@ -147,7 +147,7 @@ class OtherEngine:
 
     def test_check_notices_what_is_missing_and_what_is_left(self, url, schema, opened):
         opened.add_many([{"text": "cat", "id": "a"}, {"text": "cat", "id": "b"}])
-        table = opened.store._deriver.lexical.words.table
+        table = opened.store._deriver.lexical.engine_table.table
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute(f'UPDATE "{schema}".{table} SET mem = mem + 1000 WHERE mem = (SELECT min(mem) FROM '
                          f'"{schema}".{table})')  # fmt: skip
@@ -164,8 +164,8 @@ class OtherEngine:
             copy_store(source, target)
             assert target.check() == []
             for name in ("", "ana", "o'\"hara"):
-                space = target.space(View(name), IndexSettings())
-                assert space.search("bm25", Ask("cat"), k=3).ids == ["a"]
+                space = target.search_view(View(name), IndexSettings())
+                assert space.search("bm25", ArmQuery("cat"), k=3).ids == ["a"]
 
 
 class TestTsVector(OtherEngine):
@@ -208,10 +208,10 @@ class TestTsVector(OtherEngine):
         for name in ("one", "two"):
             opened.namespace(name).add_many(["a giraffe", *(f"common word{n}" for n in range(300))])
         asked = []
-        space = opened._engine.space(View("one"))
+        space = opened._engine.search_view(View("one"))
         run = space._run
         space._run = lambda statement: asked.append(statement) or run(statement)
-        space.search("bm25", Ask("giraffe"), k=3)
+        space.search("bm25", ArmQuery("giraffe"), k=3)
         with psycopg.connect(url) as conn:
             conn.execute(f'SET search_path = "{schema}", public')
             conn.execute("ALTER TABLE lexemes DROP CONSTRAINT lexemes_pkey")  # which so small a namespace would use

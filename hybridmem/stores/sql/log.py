@@ -1,17 +1,34 @@
-"""Writing the SQLite log: every change is a new version with the next number; `memories` shows where each stands."""
+"""The log of one write transaction: rows of versions, bodies, vectors and links, and the head of each memory."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.core.types import Edge
+from hybridmem.stores.sql.codec import BODY, word_count
+from hybridmem.text.cues import cues_of, speaker_of
 
-__all__ = ["COLUMNS", "DELETE", "ERASE", "OPS", "PUT", "STATUS", "VECTOR", "VITALS", "Head", "Log", "marks"]
+__all__ = [
+    "BODY_COLUMNS",
+    "COLUMNS",
+    "DELETE",
+    "ERASE",
+    "OPS",
+    "PUT",
+    "STATUS",
+    "VECTOR",
+    "VITALS",
+    "Head",
+    "Log",
+    "body_derived",
+    "derive",
+    "placeholders",
+]
 
 PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
 OPS = ("put", "vitals", "status", "delete", "vector", "erase")
@@ -21,7 +38,7 @@ _CHUNK = 500  # ids per lookup: well below every SQLite's limit of bound values
 
 @dataclass(slots=True)
 class Head:
-    """Where one memory stands: the columns of `memories`, in order, then what a write needs to compare with."""
+    """The current state of one memory: the columns of `memories`, then the texts that a write compares with."""
 
     mem: int
     namespace: str
@@ -43,6 +60,10 @@ class Head:
     updated_at: float | None = None
     confidence: float = 1.0
     words: int = 0
+    speaker: str | None = None
+    cues: int = 0
+    event_at: float | None = None
+    expires_at: float | None = None
     title: str | None = None
     text: str | None = None
     supersedes: str | None = None
@@ -51,6 +72,7 @@ class Head:
 COLUMNS = (
     "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
     "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
+    "speaker", "cues", "event_at", "expires_at",
 )  # fmt: skip
 _HEAD = ", ".join(f"m.{name}" for name in COLUMNS)
 _UPSERT = (
@@ -59,19 +81,36 @@ _UPSERT = (
 )
 
 
-def marks(count: int, /) -> str:
-    """`?, ?, ?` for a list of bound values."""
+_SPEAKER = BODY.index("speaker")
+BODY_COLUMNS = ("seq", "words", "cues", "spoken_by", *BODY)
+"""The columns of `bodies`: words, cues and spoken_by (the speaker in lower case) are derived from the text."""
+_INSERT_BODY = f"INSERT INTO bodies ({', '.join(BODY_COLUMNS)}) VALUES ({', '.join('?' * len(BODY_COLUMNS))})"
+
+
+def body_derived(head: Head, /) -> tuple[int, int, str | None]:
+    """The derived columns of a body."""
+    return head.words, head.cues, head.speaker
+
+
+def derive(head: Head, body: Sequence[Any], /) -> None:
+    """Set the fields of a head that follow from its body: the number of words, the cues and the speaker."""
+    text = body[-1]
+    head.words, head.cues, head.speaker = word_count(text), cues_of(text), speaker_of(text, body[_SPEAKER])
+
+
+def placeholders(count: int, /) -> str:
+    """`?, ?, ?`: placeholders for a list of bound values."""
     return ", ".join("?" * count)
 
 
 class Log:
-    """One write transaction's pen. Rows gather in lists and go out in bulk; `finish` moves the store's counter."""
+    """Buffers the rows of one write transaction in SQLite; `finish` writes them and advances the store's counter."""
 
     def __init__(self, conn: sqlite3.Connection, /, *, now: float) -> None:
         self.conn = conn
         self._start, last = conn.execute("SELECT seq, at FROM state").fetchone()
         self.seq: int = self._start
-        self.at = max(now, last)  # recorded times never run backwards: what was known at T is then a prefix of the log
+        self.at = max(now, last)  # recorded times never decrease, so that the state as of T is a prefix of the log
         self._mem: int | None = None
         self._heads: dict[tuple[str, str], Head] = {}
         self._dirty: dict[int, Head] = {}
@@ -79,10 +118,10 @@ class Log:
         self._bodies: list[tuple[Any, ...]] = []
         self._vectors: list[tuple[int, bytes]] = []
 
-    # --- finding memories
+    # --- heads of memories
 
     def heads(self, namespace: str, ids: Iterable[str], /, *, text: bool = False) -> dict[str, Head]:
-        """The heads of the ids that this namespace has ever known, deleted ones too; with their text if asked."""
+        """The heads of ids that the namespace has ever contained, deleted ones too; `text` reads their text."""
         wanted = list(dict.fromkeys(ids))
         missing = [id_ for id_ in wanted if (namespace, id_) not in self._heads]
         for start in range(0, len(missing), _CHUNK):
@@ -98,14 +137,14 @@ class Log:
         )
         rows = self.conn.execute(
             f"SELECT {_HEAD}, {body[0]} FROM memories m {body[1]} "
-            f"WHERE m.namespace = ? AND m.id IN ({marks(len(ids))})",
+            f"WHERE m.namespace = ? AND m.id IN ({placeholders(len(ids))})",
             (namespace, *ids),
         )
         for row in rows:
             self._heads[namespace, row[2]] = Head(*row)
 
     def head(self, namespace: str, id_: str, /) -> Head:
-        """The head of a memory, a fresh one if the namespace has never known it."""
+        """The head of a memory; a new one if the namespace has never contained it."""
         head = self._heads.get((namespace, id_))
         if head is None:
             if self._mem is None:
@@ -114,12 +153,16 @@ class Log:
             head = self._heads[namespace, id_] = Head(mem, namespace, id_)
         return head
 
+    def prefetched(self, rows: Iterable[Mapping[str, Any]], /) -> Iterable[Mapping[str, Any]]:
+        """The rows of an export; a log whose look-ups are expensive reads their heads in batches here."""
+        return rows
+
     # --- recording
 
     def record(
         self, head: Head, op: int, /, *, body: tuple[Any, ...] | None = None, vector: bytes | None = None
     ) -> int:
-        """Append the next version of a memory: where `head` now stands, with a new body or vector if given."""
+        """Append the next version of a memory: the state in `head`, with a new body or vector if given."""
         self.seq = seq = self.seq + 1
         self._heads[head.namespace, head.id] = head
         head.seq = seq
@@ -128,7 +171,7 @@ class Log:
             head.written = seq
         if body is not None:
             head.body = seq
-            self._bodies.append((seq, head.words, *body))
+            self._bodies.append((seq, *body_derived(head), *body))
         if vector is not None:
             head.vector = seq
             self._vectors.append((seq, vector))
@@ -153,14 +196,14 @@ class Log:
             self.conn.execute("INSERT OR REPLACE INTO edges VALUES (?, ?, ?, ?, ?, ?)", (namespace, *edge, seq))
 
     def weights(self, namespace: str, edges: Sequence[Edge], /) -> dict[tuple[str, str, str], float]:
-        """The weights of those of these links that stand."""
+        """The weights of those links that exist."""
         query = "SELECT weight FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?"
         keys = {edge[:3] for edge in edges}
         rows = ((key, self.conn.execute(query, (namespace, *key)).fetchone()) for key in keys)
         return {key: float(row[0]) for key, row in rows if row is not None}
 
     def unlink_all(self, namespace: str, id_: str, /) -> None:
-        """Remove every link of a memory, so that none ever dangles."""
+        """Remove every link of a memory, so that no link has a missing end."""
         rows = self.conn.execute(
             "SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND a = ? "
             "UNION SELECT a, b, relation, weight FROM edges WHERE namespace = ? AND b = ?",
@@ -170,11 +213,11 @@ class Log:
             self.link(namespace, Edge(*row), gone=True)
 
     def flush(self) -> None:
-        """Send the gathered rows to the database, and forget the heads (a long load must not keep them all)."""
+        """Write the buffered rows and drop the cached heads, so that a long load needs little memory."""
         many = self.conn.executemany
-        many(f"INSERT INTO bodies VALUES ({marks(16)})", self._bodies)
+        many(_INSERT_BODY, self._bodies)
         many("INSERT INTO vectors VALUES (?, ?)", self._vectors)
-        many(f"INSERT INTO versions VALUES ({marks(13)})", self._versions)
+        many(f"INSERT INTO versions VALUES ({placeholders(13)})", self._versions)
         many(_UPSERT, map(_head_row, self._dirty.values()))
         for rows in (self._bodies, self._vectors, self._versions):
             rows.clear()
@@ -182,7 +225,7 @@ class Log:
         self._heads.clear()
 
     def finish(self) -> None:
-        """Flush, and move the store's counter: the last act of the transaction."""
+        """Flush, then advance the store's counter: the last statement of the transaction."""
         self.flush()
         if self.seq == self._start:
             return
@@ -193,5 +236,6 @@ def _head_row(head: Head) -> tuple[Any, ...]:
     return (
         head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
         head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
-        head.created_at, head.updated_at, head.confidence, head.words,
+        head.created_at, head.updated_at, head.confidence, head.words, head.speaker, head.cues, head.event_at,
+        head.expires_at,
     )  # fmt: skip

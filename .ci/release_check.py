@@ -1,0 +1,100 @@
+"""Release check: build sdist and wheel, check their metadata, install the wheel in clean environments, run examples.
+
+    make release-check
+
+Every supported Python of this machine gets a virtual environment of its own with nothing but the wheel and its extras.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+EXTRAS = "langchain,llamaindex,local"
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command; on failure print its output and exit."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"failed: {' '.join(words)}\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+def build() -> Path:
+    """Build both distributions into dist/ and return the wheel."""
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    run(sys.executable, "-m", "uv", "build", "-q", "--out-dir", ROOT / "dist", ROOT)
+    files = sorted(path for path in (ROOT / "dist").iterdir() if path.suffix in (".whl", ".gz"))
+    print("built", *(path.name for path in files))
+    run(sys.executable, "-m", "twine", "check", "--strict", *files)
+    print("twine check: metadata and README rendering are valid")
+    (wheel,) = (ROOT / "dist").glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package in ("hybridmem", "langchain_hybridmem", "llamaindex_hybridmem"):
+        if f"{package}/py.typed" not in names:
+            sys.exit(f"the wheel has no {package}/py.typed")
+    return wheel
+
+
+def pythons() -> dict[str, str]:
+    """The supported Pythons of this machine, by version."""
+    found = {}
+    for version in VERSIONS:
+        command = [sys.executable, "-m", "uv", "python", "find", "--no-project", "--no-python-downloads", version]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+        if done.returncode == 0:
+            found[version] = done.stdout.strip()
+        elif installed:  # the shims of pyenv on PATH fail for versions that are not selected
+            found[version] = str(installed[-1])
+    return found
+
+
+def check(version: str, python: str, wheel: Path, folder: Path) -> None:
+    """Install the wheel in an environment of its own and run the command and every example there."""
+    place = folder / version
+    run(sys.executable, "-m", "uv", "venv", "-q", "--no-project", "--python", python, place)
+    inside = place / "bin" / "python"
+    run(sys.executable, "-m", "uv", "pip", "install", "-q", "--python", inside, wheel)
+    work = folder / f"work-{version}"
+    work.mkdir()
+    bare = "import hybridmem; m = hybridmem.HybridMemory(); m.add('Ana has moved.'); assert m.search('Ana')"
+    run(inside, "-c", bare, cwd=work)
+    run(
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        inside,
+        f"hybridmem[{EXTRAS}] @ {wheel.as_uri()}",
+    )
+    shown = run(place / "bin" / "hybridmem", "--version", cwd=work)
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    for example in examples:
+        run(inside, example, cwd=work)
+    print(f"Python {version}: {shown}, {len(examples)} examples ran")
+
+
+def main() -> None:
+    """Build once, then check on every Python present."""
+    wheel = build()
+    with tempfile.TemporaryDirectory() as folder:
+        for version, python in pythons().items():
+            check(version, python, wheel, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Evidence: what the thread, the speaker and the dates of a candidate add to its merged score.
+
+Every part is a value in [0, 1] for each candidate, and every part has a weight: score + Σ weight · value. A part that
+does not apply (no threads, no speaker named, no date named, another language) is 0 for every candidate.
+
+| part | value |
+|---|---|
+| `window` | how much better the candidate matches together with two turns before and after it than alone (BM25) |
+| `thread` | the best merged score in the candidate's thread, minus its own |
+| `previous_question` | the merged score of the turn before, when that turn asks a question |
+| `speaker` | 1 when the query names the speaker and the text speaks in the first person |
+| `date` | nearness of the candidate's date to a date in the query |
+| `time_word` | 1 when the query asks when and the text of a turn has a time word |
+
+To add a part, write its function and add one line to `PARTS` and one weight to `Evidence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridmem.core import validation
+from hybridmem.core.times import as_datetime
+from hybridmem.core.types import Ranking
+from hybridmem.fusion.stages.base import Context, reorder
+from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, asks_when, cues_of, speaker_of
+from hybridmem.text.dates import dates_in
+from hybridmem.text.speakers import named_speakers
+
+__all__ = ["PARTS", "Evidence", "Part"]
+
+Floats = NDArray[np.float64]
+
+
+class Turns:
+    """The candidates of one ranking in columns; columns are read when a part first needs them."""
+
+    def __init__(self, ranking: Ranking, context: Context) -> None:
+        self.keys, self.items, scores = ranking
+        self.scores: Floats = np.array(scores, np.float64)
+        self.context = context
+        self.position = {key: i for i, key in enumerate(self.keys)}
+        self._columns: dict[str, list[Any]] = {}
+
+    def column(self, name: str) -> list[Any]:
+        """One field of each candidate; cues and speakers are read from the text where the items do not have them."""
+        if name not in self._columns:
+            self._columns[name] = self.context.reader.column(self.items, name)
+            if name in ("cues", "speaker") and None in self.column("cues"):
+                self._read_texts()
+        return self._columns[name]
+
+    def _read_texts(self) -> None:
+        texts = [str(text or "") for text in self.context.reader.column(self.items, "text")]
+        speakers = [str(name or "") for name in self.context.reader.column(self.items, "speaker")]
+        self._columns["cues"] = list(map(cues_of, texts))
+        self._columns["speaker"] = list(map(speaker_of, texts, speakers))
+
+    def has_cue(self, cue: int) -> NDArray[np.bool_]:
+        """Which candidates have a cue of `text.cues`."""
+        return (np.array(self.column("cues"), np.int64) & cue) > 0
+
+    def speakers(self) -> list[str | None]:
+        """The speaker of each candidate, None where it is unknown or does not count."""
+        known = self.known_speakers()
+        return [name if name in known else None for name in self.column("speaker")]
+
+    def known_speakers(self) -> set[str]:
+        """All speakers: those of the store, or of the candidates where that is unknown."""
+        pool = self.context.pool
+        return set(self.column("speaker")) - {None} if pool is None or pool.speakers is None else set(pool.speakers)
+
+    def pooled(self, values: Sequence[float], missing: float) -> Floats:
+        """A column of the pool, in the order of the ranking."""
+        ids = [] if self.context.pool is None else self.context.pool.candidates.ids
+        of = dict(zip(ids, values, strict=True)).get
+        return np.array([of(key, missing) for key in self.keys], np.float64)
+
+
+class Part(NamedTuple):
+    """The value of one part for each candidate, and its description of the one at a position."""
+
+    values: Floats
+    describe: Callable[[int], str]
+
+
+def window(turns: Turns) -> Part | None:
+    """max(0, X − B): X is the BM25 score of the window, B that of the candidate, each divided by the best one."""
+    pool = turns.context.pool
+    if pool is None or pool.candidates.window is None:
+        return None
+    of_window = turns.pooled(pool.candidates.window, np.nan)
+    alone = turns.pooled(pool.candidates.scores.get("bm25", ()), 0.0)
+    best, best_alone = float(np.nanmax(of_window, initial=0.0)), float(alone.max(initial=0.0))
+    if best <= 0.0:
+        return None
+    gain = of_window / best - (alone / best_alone if best_alone > 0.0 else 0.0)
+    return Part(np.nan_to_num(np.maximum(gain, 0.0), nan=0.0), lambda _: "nearby turns")
+
+
+def thread(turns: Turns) -> Part | None:
+    """The best merged score in the thread − the candidate's own; 0 without a thread."""
+    threads = turns.column("thread")
+    best: dict[Any, float] = {}
+    for name, score in zip(threads, turns.scores.tolist(), strict=True):
+        if name is not None and score > best.get(name, 0.0):
+            best[name] = score
+    if not best:
+        return None
+    own = turns.scores.tolist()
+    values = [
+        best.get(name, score) - score if name is not None else 0.0 for name, score in zip(threads, own, strict=True)
+    ]
+    return Part(np.maximum(np.array(values), 0.0), lambda i: f"thread {threads[i]}")
+
+
+def previous_question(turns: Turns) -> Part | None:
+    """The merged score of the turn before, if that asks a question and this one is not an assistant's."""
+    pool = turns.context.pool
+    if pool is None or pool.candidates.previous is None:
+        return None
+    ids, before = pool.candidates.ids, pool.candidates.previous
+    previous = {key: ids[place] for key, place in zip(ids, before, strict=True) if place >= 0}
+    at = [turns.position.get(previous.get(key, ""), -1) for key in turns.keys]
+    if max(at, default=-1) < 0:
+        return None
+    asks, speakers = turns.has_cue(ASKS), turns.column("speaker")
+    values = [
+        turns.scores[place] if place >= 0 and asks[place] and speaker not in ASSISTANT_ROLES else 0.0
+        for place, speaker in zip(at, speakers, strict=True)
+    ]
+    return Part(np.array(values, np.float64), lambda i: f"after the question {turns.keys[at[i]]}")
+
+
+def speaker(turns: Turns) -> Part | None:
+    """1 for a turn in the first person by a speaker whom the query names."""
+    known = turns.known_speakers()
+    named = named_speakers(turns.context.query, known) if known else set()
+    if not named:
+        return None
+    speakers = turns.speakers()
+    said = np.array([name in named for name in speakers]) & turns.has_cue(FIRST_PERSON)
+    return Part(said.astype(np.float64), lambda i: f"speaker {speakers[i]}")
+
+
+def date(turns: Turns) -> Part | None:
+    """The nearness of the candidate's date (`event_at`, else `created_at`) to the dates in the query."""
+    named = dates_in(turns.context.query, turns.context.now)
+    if not named:
+        return None
+    events, created = turns.column("event_at"), turns.column("created_at")
+    times = [as_datetime(made if event is None else event) for event, made in zip(events, created, strict=True)]
+    near = [0.0 if when is None else max(one.nearness(when) for one in named) for when in times]
+
+    def describe(i: int) -> str:
+        when = times[i]
+        nearest = max(named, key=lambda one: 0.0 if when is None else one.nearness(when))
+        return f"date {nearest}" if near[i] == 1.0 else f"near {nearest}"
+
+    return Part(np.array(near), describe)
+
+
+def time_word(turns: Turns) -> Part | None:
+    """1 for a turn of a conversation with a time word, when the query asks when."""
+    if not asks_when(turns.context.query):
+        return None
+    spoken = [t is not None or s is not None for t, s in zip(turns.column("thread"), turns.speakers(), strict=True)]
+    return Part((np.array(spoken) & turns.has_cue(TIME_WORD)).astype(np.float64), lambda _: "time word")
+
+
+PARTS: dict[str, Callable[[Turns], Part | None]] = {
+    "window": window,
+    "thread": thread,
+    "previous_question": previous_question,
+    "speaker": speaker,
+    "date": date,
+    "time_word": time_word,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """score + Σ weight · evidence of each part; weight 0 switches a part off."""
+
+    window: float = 0.18
+    thread: float = 0.29
+    previous_question: float = 0.14
+    speaker: float = 0.18
+    date: float = 0.36
+    time_word: float = 0.18
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            validation.number(f"evidence {item.name}", getattr(self, item.name), "a finite weight from 0 up", low=0)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        if not ranking.keys:
+            return ranking
+        turns = Turns(ranking, context)
+        total = turns.scores
+        for name, compute in PARTS.items():
+            weight = getattr(self, name)
+            part = compute(turns) if weight > 0.0 else None
+            if part is None:
+                continue
+            added = weight * part.values
+            total = total + added
+            if context.trace is not None:
+                for i in np.flatnonzero(added > 0.0).tolist():
+                    context.trace.note("evidence", ranking.keys[i], f"{part.describe(i)} +{added[i]:.3g}")
+        return ranking if total is turns.scores else reorder(ranking, total.tolist())

@@ -1,0 +1,133 @@
+"""Live index of names: which memories are called by a title, an alias or the label of a link."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hybridmem.core.types import Memory
+from hybridmem.text.names import MIN_LETTERS, links_in, mentions_in, name_key, words_of
+
+__all__ = ["Mention", "Names", "names_of"]
+
+
+class Mention(NamedTuple):
+    """A text mentions a memory: its id, the name by which it is mentioned, and how many memories share that name."""
+
+    id: str
+    name: str
+    shared: int
+
+
+def names_of(memory: Memory, /) -> tuple[str, ...]:
+    """What a memory is called: its title and the `aliases` in its metadata."""
+    aliases = memory.metadata.get("aliases", ())
+    listed = (aliases,) if isinstance(aliases, str) else aliases if isinstance(aliases, list | tuple) else ()
+    return tuple(name for name in (memory.title, *listed) if isinstance(name, str) and name)
+
+
+class Names:
+    """Name → memories, following adds, updates and deletes; a text is matched against the names of the moment.
+
+    Nothing is stored for a mention. A text is read when its memory takes part in a search, so a name that is added
+    later is found in older texts, and one that is removed is not.
+
+    >>> names = Names()
+    >>> names.put("m1", Memory("A film about Ed Wood.", title="Ed Wood (film)"))
+    >>> names.mentions("m2", "He played in Ed Wood.")
+    [Mention(id='m1', name='ed wood', shared=1)]
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, dict[str, None]] = {}
+        self._own: dict[str, tuple[str, ...]] = {}
+        self._labels: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._called: dict[str, Counter[str]] = {}
+        self._all: dict[str, int] = {}
+        """Every name and label, with the number of memories that give it."""
+        self._counts: dict[str, dict[int, int]] = {}
+        self._lengths: dict[str, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def put(self, id_: str, memory: Memory, /) -> None:
+        """Add or replace the names of a memory, and the labels that its links give to others."""
+        self.remove(id_)
+        keys = tuple(dict.fromkeys(key for name in names_of(memory) if (key := name_key(name))))
+        if keys:
+            self._own[id_] = keys
+            for key in keys:
+                self._ids.setdefault(key, {})[id_] = None
+                self._count(key, 1)
+        labels = tuple(
+            (label, target)
+            for link in links_in(memory.text)
+            if (label := name_key(link.label)) and (target := name_key(link.target)) and label != target
+        )
+        if labels:
+            self._labels[id_] = labels
+            for label, target in labels:
+                self._called.setdefault(label, Counter())[target] += 1
+                self._count(label, 1)
+
+    def remove(self, id_: str, /) -> None:
+        """Forget the names of a memory and the labels of its links."""
+        for key in self._own.pop(id_, ()):
+            members = self._ids[key]
+            del members[id_]
+            if not members:
+                del self._ids[key]
+            self._count(key, -1)
+        for label, target in self._labels.pop(id_, ()):
+            targets = self._called[label]
+            targets[target] -= 1
+            if not targets[target]:
+                del targets[target]
+            if not targets:
+                del self._called[label]
+            self._count(label, -1)
+
+    def _count(self, key: str, step: int) -> None:
+        """Keep the lengths of names by their first word, largest first."""
+        self._all[key] = self._all.get(key, 0) + step
+        if not self._all[key]:
+            del self._all[key]
+        first, length = key.partition(" ")[0], key.count(" ") + 1
+        counts = self._counts.setdefault(first, {})
+        counts[length] = counts.get(length, 0) + step
+        if not counts[length]:
+            del counts[length]
+        if counts:
+            self._lengths[first] = tuple(sorted(counts, reverse=True))
+        else:
+            del self._counts[first], self._lengths[first]
+
+    def mentions(self, id_: str, text: str, /) -> list[Mention]:
+        """The memories that a text mentions or links to, without the memory itself."""
+        if not self._ids:
+            return []
+        linked = [name_key(link.target) for link in links_in(text)]
+        plain = mentions_in(words_of(text), self._all, self._lengths)
+        named = [name for name in plain if len(name.replace(" ", "")) >= MIN_LETTERS]
+        found: dict[str, Mention] = {}
+        for name in dict.fromkeys((*linked, *named)):
+            members = self._members(name)
+            for other in members:
+                if other != id_:
+                    found.setdefault(other, Mention(other, name, len(members)))
+        return list(found.values())
+
+    def _members(self, name: str) -> Sequence[str]:
+        """The memories of a name: by title or alias, else by what links call them."""
+        own = self._ids.get(name)
+        if own is not None:
+            return list(own)
+        targets: Iterable[str] = self._called.get(name, ())
+        return list(dict.fromkeys(id_ for target in targets for id_ in self._ids.get(target, ())))
+
+    @property
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """The folded names of each memory, for a snapshot."""
+        return self._own

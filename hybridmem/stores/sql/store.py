@@ -1,0 +1,365 @@
+"""SQLStore: the calls that the SQLite and PostgreSQL stores share. A subclass supplies connections and transactions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from itertools import islice
+from types import TracebackType
+from typing import Any, TypeVar
+
+from hybridmem.core import validation
+from hybridmem.core.protocols import Change, Embed, Progress, Version, View, WriteConflict
+from hybridmem.core.types import Edge, Entry, Memory
+from hybridmem.errors import ConfigError
+from hybridmem.filters.parse import All, Condition, parse
+from hybridmem.filters.sql import SQL
+from hybridmem.stores.sql import read, transfer, write
+from hybridmem.stores.sql.log import Log
+from hybridmem.stores.sql.validation import (
+    check_memory,
+    check_namespace,
+    check_view,
+    checked_edges,
+    checked_ids,
+    epoch_seconds,
+)
+
+__all__ = ["PAGE", "SQLStore"]
+
+PAGE = 500
+"""Ids in one look-up, and memories or changes read at a time."""
+_CACHED_FILTERS = 8
+_LAST_SEQ = 2**62
+_Key = tuple[View, Condition, int]
+_list = list  # `SQLStore.list` hides the builtin inside the class
+S = TypeVar("S", bound="SQLStore")
+T = TypeVar("T")
+
+
+class SQLStore(ABC):
+    """The store protocol over the tables of `memories`, `versions`, `bodies`, `vectors`, `edges` and `snapshots`."""
+
+    def __init__(self, *, streams: bool = True) -> None:
+        """`streams`: a connection may stay in use while the caller consumes what it reads."""
+        self._streams = streams
+        self._filter_ids: dict[_Key, frozenset[str]] = {}
+
+    @abstractmethod
+    def _read(self, work: Callable[[Any], T], /) -> T:
+        """The result of one read on a connection; it may be repeated after a lost connection."""
+
+    @abstractmethod
+    def _snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+        """A connection that sees one moment of the store; `stream` reads rows as they are consumed."""
+
+    @abstractmethod
+    def _transaction(self, namespace: str | None, /) -> AbstractContextManager[Any]:
+        """A write transaction and its `Log`, for one namespace or (None) for all of them."""
+
+    @abstractmethod
+    def _side_tables(self, name: str, /) -> AbstractContextManager[Any]:
+        """A write transaction for the setting or snapshot `name`, which is not part of the log."""
+
+    @abstractmethod
+    def _sql(self, condition: Condition, view: View, /) -> SQL:
+        """A filter over a view in the database's own SQL."""
+
+    def _expect_vectors(self) -> None:  # noqa: B027 - a hook with an empty default
+        """Called before vectors are written."""
+
+    def _log(self, namespace: str) -> AbstractContextManager[Log]:
+        return self._transaction(check_namespace(namespace))
+
+    # --- writing
+
+    def put(
+        self,
+        memories: Sequence[Memory],
+        /,
+        *,
+        namespace: str = "",
+        vectors: Sequence[Any] | Embed | None = None,
+        progress: Progress | None = None,
+        strict: bool = True,
+        base: Sequence[Memory] | None = None,
+    ) -> _list[str]:
+        """Add or update (same id) memories, all or none of them; returns their ids.
+
+        A superseded memory must exist in the log, unless `strict` is off (for an import of a part). An update keeps
+        confidence and vitals that were not given (1.0, 0, None). `vectors` has one vector (or None) for each memory,
+        or is a function that makes them after the memories are validated. `base` holds the memories as
+        the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
+        """
+        check_namespace(namespace)
+        memories = validation.listed("memories", memories, "Memory objects")
+        base = [] if base is None else validation.listed("base", base, "Memory objects, as they were read")
+        for memory in (*memories, *base):  # before a lock is taken
+            check_memory(memory, namespace=namespace)
+        if progress is not None:
+            validation.function("progress", progress, "a function of (done, total), or None")
+        vectors = _vectors(vectors, memories)
+        if not memories:
+            return []
+        if vectors is not None and any(vector is not None for vector in vectors):
+            self._expect_vectors()
+        with self._log(namespace) as log:
+            ids = write.assign_ids(memories, now=log.at)
+            _check_base(log, base, namespace)
+            write.put(
+                log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict,
+                whole=bool(base),
+            )  # fmt: skip
+        return ids
+
+    def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Delete memories and their links; the history keeps them. Returns how many existed."""
+        checked = checked_ids(ids)
+        with self._log(namespace) as log:
+            return write.delete(log, checked, namespace=namespace)
+
+    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
+        """Remove memories with their whole history; returns how many existed."""
+        checked = checked_ids(ids)
+        with self._log(namespace) as log:
+            return write.erase(log, checked, namespace=namespace)
+
+    def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
+        """Link memories of one namespace; both ends must exist."""
+        checked = checked_edges(edges)
+        with self._log(namespace) as log:
+            write.link(log, checked, namespace=namespace)
+
+    def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
+        """Remove links in either direction; returns how many existed."""
+        checked = checked_edges(edges)
+        with self._log(namespace) as log:
+            return write.unlink(log, checked, namespace=namespace)
+
+    def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
+        """Count an access of each memory at the current time."""
+        checked = checked_ids(ids)
+        with self._log(namespace) as log:
+            write.touch(log, checked, namespace=namespace)
+
+    def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
+        """Increase the strength of a memory, up to 1.0; returns the new strength."""
+        (checked,) = checked_ids([id])
+        validation.number("by", by, "a finite number from 0 up", low=0)
+        with self._log(namespace) as log:
+            return write.reinforce(log, checked, namespace=namespace, by=by)
+
+    def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
+        """Multiply each strength by exp(−0.01) for each whole day since the last decay; returns how many changed."""
+        moment = epoch_seconds(now, "now")
+        with self._log(namespace) as log:
+            return write.decay(log, namespace=namespace, now=log.at if moment is None else moment)
+
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+        """Replace the vectors of memories, as re-embedding does."""
+        if not isinstance(vectors, Mapping):
+            validation.refuse("vectors", vectors, "a mapping from ids to vectors")
+        for id_ in vectors:
+            validation.text("id", id_, "a str")
+        self._expect_vectors()
+        with self._log(namespace) as log:
+            write.set_vectors(log, vectors, namespace=namespace)
+
+    # --- reading
+
+    def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
+        """The memories of some ids, in their order; None where the view has none."""
+        return self._look_up(ids, view, read.get)
+
+    def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]:
+        """The stored vectors of some ids, in their order; None where there is none."""
+        return self._look_up(ids, view, read.vectors)
+
+    def _look_up(
+        self, ids: Sequence[str], view: View, find: Callable[[Any, View, Sequence[str]], dict[str, T]]
+    ) -> _list[T | None]:
+        check_view(view)
+        wanted = checked_ids(ids)
+
+        def work(conn: Any) -> dict[str, T]:
+            if len(wanted) <= PAGE:
+                return find(conn, view, wanted)
+            found: dict[str, T] = {}
+            for start in range(0, len(wanted), PAGE):
+                found |= find(conn, view, wanted[start : start + PAGE])
+            return found
+
+        return _list(map(self._read(work).get, wanted)) if wanted else []
+
+    def list(
+        self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
+    ) -> Iterator[Memory]:
+        """The memories in view in the order of their ids: those after a given id, at most `limit` of them."""
+        check_view(view)
+        condition = self._sql(parse(filter), view)
+        if limit is not None:
+            validation.integer("limit", limit, "a whole number from 0 up, or None", low=0)
+        return self._pages(view, condition, limit, *checked_ids(["" if after is None else after]))
+
+    def _pages(self, view: View, condition: SQL, limit: int | None, after: str) -> Iterator[Memory]:
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = self._page(view, condition, after, size)
+            yield from page
+            if len(page) < size:
+                return
+            after = page[-1].id
+            left = None if left is None else left - size
+
+    def _page(self, view: View, condition: SQL, after: str, size: int) -> _list[Memory]:
+        return self._read(lambda conn: read.page(conn, view, condition, after=after, size=size))
+
+    def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
+        """The ids in view that match a filter; the same set object as long as the store has not changed."""
+        check_view(view)
+        condition = parse(filter)
+        cached = self._filter_ids.get((view, condition, self.last_seq()))
+        if cached is None:
+            sql = None if condition == All() else self._sql(condition, view)
+            with self._snapshot() as conn:
+                seq, cached = read.last_seq(conn), read.ids(conn, view, sql)
+            newest = [item for item in self._filter_ids.items() if item[0][2] == seq][1 - _CACHED_FILTERS :]
+            self._filter_ids = dict([*newest, ((view, condition, seq), cached)])  # other threads read the old dict
+        return cached
+
+    def count(self, *, view: View) -> int:
+        """How many memories are in view."""
+        check_view(view)
+        return self._read(lambda conn: read.count(conn, view))
+
+    def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
+        """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
+        check_namespace(namespace)
+        return self._read(lambda conn: read.history(conn, namespace, *checked_ids([id]), vitals=vitals))
+
+    def edges(self, *, view: View) -> _list[Edge]:
+        """The links whose both ends are in view."""
+        check_view(view)
+        with self._snapshot() as conn:
+            return read.edges(conn, view)
+
+    def entries(self, *, view: View) -> _list[Entry]:
+        """The ranking fields of every memory in view."""
+        check_view(view)
+        return self._read(lambda conn: read.entries(conn, view))
+
+    def namespaces(self) -> _list[str]:
+        """The namespaces that hold at least one memory."""
+        with self._snapshot() as conn:
+            return read.namespaces(conn)
+
+    def changed_namespaces(self, since: int, /) -> _list[str]:
+        """The namespaces with a change after `since`, sorted."""
+        return self._read(lambda conn: read.changed_namespaces(conn, since))
+
+    def last_seq(self) -> int:
+        """The newest seq of the whole store."""
+        return self._read(read.last_seq)
+
+    def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
+        """The view's changes after `since`, oldest first, all from one moment; from 0 the present state."""
+        check_view(view)
+        validation.integer("since", since, "a seq: a whole number from 0 up", low=0)
+        with self._snapshot(stream=not since) as conn:
+            stream = read.changes(conn, min(since, _LAST_SEQ), view, vectors=vectors)
+            size = PAGE if self._streams else None
+            first = _list(islice(stream, size))
+            if size is not None and len(first) == size:
+                yield from first
+                yield from stream
+                return
+        yield from first  # the usual few changes: the connection is free before the caller looks at them
+
+    # --- settings and snapshots of indexes
+
+    def get_meta(self, key: str, /) -> str | None:
+        """A setting that was stored with `set_meta`."""
+        (stored,) = checked_ids([key])
+        return self._read(lambda conn: read.get_meta(conn, stored))
+
+    def set_meta(self, key: str, value: str, /) -> None:
+        """Store a setting beside the memories."""
+        stored = checked_ids([key, value])
+        with self._side_tables(key) as conn:
+            write.set_meta(conn, *stored)
+
+    def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
+        """The last saved state of an index and its watermark."""
+        check_namespace(namespace)
+        (name,) = checked_ids([index])
+        with self._snapshot() as conn:
+            return read.load_snapshot(conn, name, namespace)
+
+    def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
+        """Replace the saved state of an index in one transaction."""
+        check_namespace(namespace)
+        (name,) = checked_ids([index])
+        with self._side_tables(f"{namespace}/{name}") as conn:
+            write.save_snapshot(conn, name, namespace, watermark, blob)
+
+    # --- transfer
+
+    def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
+        """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
+        if namespace is not None:
+            check_namespace(namespace)
+        with self._snapshot(stream=True) as conn:
+            rows = transfer.export(conn, namespace)
+            if self._streams:
+                yield from rows
+                return
+            kept = _list(rows)
+        yield from kept
+
+    def restore(
+        self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
+    ) -> int:
+        """Replay exported rows: into an empty store an exact copy, into another one as new entries of its log.
+
+        `exact=True` continues an exact copy whose beginning is stored already.
+        """
+        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+            validation.refuse("rows", rows, "the rows of an export")
+        if progress is not None:
+            validation.function("progress", progress, "a function of (done, total), or None")
+        self._expect_vectors()
+        with self._transaction(None) as log:
+            return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every connection; later calls raise StoreClosedError."""
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _vectors(vectors: Sequence[Any] | Embed | None, memories: Sequence[Memory]) -> Sequence[Any] | None:
+    if callable(vectors):
+        vectors = vectors(memories) if memories else None
+    if vectors is None:
+        return None
+    vectors = validation.listed("vectors", vectors, "vectors, one for each memory")
+    if len(vectors) != len(memories):
+        raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
+    return vectors
+
+
+def _check_base(log: Log, base: Sequence[Memory], namespace: str) -> None:
+    for old in base:
+        now = read.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
+        if now != old:
+            raise WriteConflict(now)

@@ -1,0 +1,143 @@
+"""Cues in the text of a memory and of a question: asking, first person, time words; "Name:" prefixes and roles.
+
+Word lists are per language in `LANGUAGES`. To add a language, add an entry: the patterns are the union of all entries.
+A language without an entry has no cues, so evidence that is based on them adds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = [
+    "ASKS",
+    "ASSISTANT_ROLES",
+    "FIRST_PERSON",
+    "LANGUAGES",
+    "ROLES",
+    "TIME_WORD",
+    "USER_ROLES",
+    "CueWords",
+    "about_assistant",
+    "about_user",
+    "asks_when",
+    "cues_of",
+    "is_person",
+    "question_sentences",
+    "speaker_of",
+    "spoken",
+]
+
+ASKS, FIRST_PERSON, TIME_WORD = 1, 2, 4
+"""Bits of `cues_of`."""
+ASSISTANT_ROLES = frozenset({"assistant", "ai", "bot", "system"})
+USER_ROLES = frozenset({"user", "human"})
+ROLES = ASSISTANT_ROLES | USER_ROLES
+"""Speakers that are roles: they are not names, so they stay in a question."""
+
+
+class CueWords(NamedTuple):
+    """The cue words of one language, separated by spaces; `when` and `assistant` are regular expressions."""
+
+    first_person: str
+    """Words of a speaker who speaks of himself."""
+    self_reference: str
+    """Words by which the asking user means himself."""
+    time: str
+    when: str
+    """How questions for a time begin."""
+    assistant: str
+    """Questions about what the assistant has said."""
+
+
+LANGUAGES = {
+    "english": CueWords(
+        first_person="i i'm i've my me mine we our im ive",
+        self_reference="i my me mine i'm i've i'd",
+        time="yesterday today tonight tomorrow ago last next week weekend month year day days monday tuesday wednesday "
+        "thursday friday saturday sunday january february march april june july august september october november "
+        "december morning evening recently since summer winter spring fall",
+        when=r"when\b|what date|what day|which month|what month|which year|what year|how long|what time",
+        assistant=r"\byou(?:r)?\b.{0,30}\b(?:recommend|suggest|advi|said|say|tell|told|mention|propose|explain|provide)",
+    )
+}
+
+_PREFIX = re.compile(r"^\s*([^\s:][^:\n]{0,30}?):\s")
+_SENTENCE = re.compile(r"[^.!?。！？؟\n]*[.!?。！？؟\n]+|[^.!?。！？؟\n]+$")
+_QUESTION_MARKS = ("?", "？", "؟")
+
+
+def _words(name: str) -> re.Pattern[str]:
+    words = sorted({word for language in LANGUAGES.values() for word in getattr(language, name).split()}, reverse=True)
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("|".join(getattr(language, name) for language in LANGUAGES.values()), re.IGNORECASE)
+
+
+_FIRST_PERSON, _SELF, _TIME = _words("first_person"), _words("self_reference"), _words("time")
+_YEAR = re.compile(r"\b20\d\d\b")
+_WHEN, _ASSISTANT = re.compile(rf"\b(?:{_pattern('when').pattern})", re.IGNORECASE), _pattern("assistant")
+
+
+def speaker_of(text: str, speaker: str = "", /) -> str | None:
+    """The speaker of a memory in lower case: the one given, else the "Name:" at the start of its text, else None.
+
+    >>> speaker_of("Ana: I moved to Lisbon."), speaker_of("I moved.", "Ana"), speaker_of("I moved.")
+    ('ana', 'ana', None)
+    """
+    if speaker.strip():
+        return " ".join(speaker.casefold().split())
+    match = _PREFIX.match(text)
+    return None if match is None else " ".join(match[1].casefold().split())
+
+
+def spoken(text: str, /) -> str:
+    """The text without the "Name:" at its start."""
+    return _PREFIX.sub("", text, count=1)
+
+
+def is_person(speaker: str | None, /) -> bool:
+    """Whether a turn is by a person in a conversation between people: neither an assistant's nor a user's."""
+    return speaker not in ROLES
+
+
+def cues_of(text: str, /) -> int:
+    """The cues of a text as bits: ASKS, FIRST_PERSON, TIME_WORD.
+
+    >>> cues_of("Ben: I saw her yesterday. And you?") == ASKS | FIRST_PERSON | TIME_WORD
+    True
+    """
+    body = spoken(text)
+    cues = ASKS if any(mark in body for mark in _QUESTION_MARKS) else 0
+    if _FIRST_PERSON.search(body):
+        cues |= FIRST_PERSON
+    return cues | TIME_WORD if _TIME.search(body) or _YEAR.search(body) else cues
+
+
+def question_sentences(text: str, /) -> str:
+    """The sentences of a text that end in a question mark, without the "Name:" at its start.
+
+    >>> question_sentences("Ana: I moved to Lisbon. Where do you live? Tell me.")
+    'Where do you live?'
+    """
+    if not any(mark in text for mark in _QUESTION_MARKS):
+        return ""
+    sentences = (match.strip() for match in _SENTENCE.findall(spoken(text)))
+    return " ".join(sentence for sentence in sentences if sentence.endswith(_QUESTION_MARKS))
+
+
+def asks_when(question: str, /) -> bool:
+    """Whether a question asks for a time."""
+    return _WHEN.search(question) is not None
+
+
+def about_user(question: str, /) -> bool:
+    """Whether the asking user means himself: "What did I buy?"."""
+    return _SELF.search(question) is not None
+
+
+def about_assistant(question: str, /) -> bool:
+    """Whether a question is about what the assistant has said: "What did you recommend?"."""
+    return _ASSISTANT.search(question) is not None

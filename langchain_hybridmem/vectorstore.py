@@ -1,0 +1,337 @@
+"""HybridVectorStore: LangChain's `VectorStore` interface over a HybridMemory, with hybrid search behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+from hybridmem.core.fanout import in_thread
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Memory
+from hybridmem.embedding.embedder import Embedder
+from hybridmem.errors import ConfigError
+from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.results import Result
+
+__all__ = ["HybridVectorStore"]
+
+_ADDING = ("batch_size",)
+"""What `index()` says to every vector store; a memory writes a thousand at a time by itself."""
+_SEARCHING = ("as_of", "recipe", "superseded", "tokens", "touch", "min_confidence")
+_VECTOR_ONLY = ("as_of",)
+
+
+class HybridVectorStore(VectorStore):
+    """A memory as a LangChain vector store: `similarity_search` ranks by words, meaning and graph together.
+
+    >>> from hybridmem import HybridMemory
+    >>> store = HybridVectorStore(HybridMemory(embedder=None))
+    >>> _ = store.add_texts(["Ana moved to Lisbon", "Bob plays chess"], ids=["1", "2"])
+    >>> store.similarity_search("Where did Ana move?", k=1)[0].id
+    '1'
+
+    Scores are those of the fused ranking, between 0 and 1, higher is better. `filter` is the memory's filter language.
+    Searches by vector use the vectors alone. Deleted documents leave every search and stay in the memory's history.
+    """
+
+    def __init__(self, memory: HybridMemory, /) -> None:
+        if not isinstance(memory, HybridMemory):
+            raise ConfigError(f"memory = {memory!r} is not allowed: a HybridMemory, or a view of one")
+        self.memory = memory
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """The memory's embedder as a LangChain object; None without one."""
+        return None if self.memory.embedder is None else _Embeddings(self.memory.embedder)
+
+    # --- writing
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add texts, or replace those whose ids are there already; gives the ids."""
+        _refuse(kwargs, _ADDING)
+        return self.memory.add_many(_memories(texts, metadatas, ids))
+
+    async def aadd_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add texts without blocking the event loop."""
+        added: list[str] = await in_thread(lambda: self.add_texts(texts, metadatas, ids=ids, **kwargs))
+        return added
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
+        _refuse(kwargs, ())
+        gone = [memory.id for memory in self.memory.list()] if ids is None else list(ids)
+        if gone:
+            self.memory.forget(*gone)
+        return True
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        """Delete documents without blocking the event loop."""
+        done: bool | None = await in_thread(lambda: self.delete(ids, **kwargs))
+        return done
+
+    # --- reading
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The documents of some ids, in their order; ids that are not there are passed over."""
+        found = self.memory.store.get(list(ids), view=View(self.memory.name))
+        return [_document(memory) for memory in found if memory is not None]
+
+    async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The same without blocking the event loop."""
+        found: list[Document] = await in_thread(lambda: self.get_by_ids(ids))
+        return found
+
+    def similarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+        """The k best documents for a query, by the memory's fused ranking."""
+        return [document for document, _ in self.similarity_search_with_score(query, k, filter, **kwargs)]
+
+    async def asimilarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+        """The same without blocking the event loop."""
+        return [document for document, _ in await self.asimilarity_search_with_score(query, k, filter, **kwargs)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The k best documents with their fused scores: between 0 and 1, higher is better."""
+        _refuse(kwargs, _SEARCHING)
+        return self._filled(query, self.memory.search(query, k=k, filter=filter, **kwargs), k, filter, kwargs)
+
+    async def asimilarity_search_with_score(
+        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The same without blocking the event loop."""
+        _refuse(kwargs, _SEARCHING)
+        results = await self.memory.asearch(query, k=k, filter=filter, **kwargs)
+        filled: list[tuple[Document, float]] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
+        return filled
+
+    def _filled(
+        self, query: str, results: Sequence[Result], k: int, filter: Any, how: Mapping[str, Any]
+    ) -> list[tuple[Document, float]]:
+        """The results and, where the recipe's gate left fewer than k, the nearest other documents with score 0.
+
+        A vector store gives k documents whenever it has them. `min_confidence` and `tokens` ask for fewer.
+        """
+        scored = _scored(results)
+        wanted = how.get("min_confidence") is None and how.get("tokens") is None and bool(query.strip())
+        if len(scored) < k and wanted and self.memory.embedder is not None:
+            known = {result.id for result in results}
+            vector = self.memory.embedder.query(query)
+            nearest = self.memory.nearest(vector, k=k, filter=filter, as_of=how.get("as_of"))
+            scored += [(_document(one.memory), 0.0) for one in nearest if one.id not in known][: k - len(scored)]
+        return scored
+
+    def _similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        return self.similarity_search_with_score(query, k, **kwargs)
+
+    async def _asimilarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        return await self.asimilarity_search_with_score(query, k, **kwargs)
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+    ) -> list[Document]:
+        """The k documents whose vectors are nearest to a given one, by cosine similarity."""
+        return [document for document, _ in self.similarity_search_with_score_by_vector(embedding, k, filter, **kwargs)]
+
+    async def asimilarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+    ) -> list[Document]:
+        """The same without blocking the event loop."""
+        found: list[Document] = await in_thread(
+            lambda: self.similarity_search_by_vector(embedding, k, filter, **kwargs)
+        )
+        return found
+
+    def similarity_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The k nearest documents with their cosine similarities."""
+        _refuse(kwargs, _VECTOR_ONLY)
+        return _scored(self.memory.nearest(embedding, k=k, filter=filter, **kwargs))
+
+    # --- diversity
+
+    def max_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Any = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Find k documents among the best `fetch_k` of the fused ranking that differ from each other."""
+        _refuse(kwargs, _SEARCHING)
+        if self.memory.embedder is None:
+            raise ConfigError("max_marginal_relevance_search needs vectors: this memory has no embedder")
+        results = self.memory.search(query, k=fetch_k, filter=filter, **kwargs)
+        return self._diverse(self.memory.embedder.query(query), results, k, lambda_mult)
+
+    async def amax_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Any = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """The same without blocking the event loop."""
+        found: list[Document] = await in_thread(
+            lambda: self.max_marginal_relevance_search(query, k, fetch_k, lambda_mult, filter, **kwargs)
+        )
+        return found
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Any = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Find k documents that differ from each other among the `fetch_k` nearest to a vector."""
+        _refuse(kwargs, _VECTOR_ONLY)
+        results = self.memory.nearest(embedding, k=fetch_k, filter=filter, **kwargs)
+        return self._diverse(embedding, results, k, lambda_mult)
+
+    async def amax_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Any = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """The same without blocking the event loop."""
+        found: list[Document] = await in_thread(
+            lambda: self.max_marginal_relevance_search_by_vector(embedding, k, fetch_k, lambda_mult, filter, **kwargs)
+        )
+        return found
+
+    def _diverse(self, embedding: Any, results: Sequence[Result], k: int, lambda_mult: float) -> list[Document]:
+        """MMR over results; those without a vector come last."""
+        vectors = self.memory.store.vectors([result.id for result in results], view=View(self.memory.name))
+        rows = [place for place, vector in enumerate(vectors) if vector is not None]
+        chosen = maximal_marginal_relevance(
+            np.asarray(embedding, dtype=np.float32), [vectors[place] for place in rows], lambda_mult=lambda_mult, k=k
+        )
+        order = [rows[place] for place in chosen]
+        order += [place for place, vector in enumerate(vectors) if vector is None]
+        return [_document(results[place].memory) for place in order[:k]]
+
+    # --- construction
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        path: str | Path = ":memory:",
+        namespace: str = "",
+        **kwargs: Any,
+    ) -> HybridVectorStore:
+        """A store over a new or existing memory at `path`, with these texts added; more goes to `HybridMemory`."""
+        store = cls(HybridMemory(path, embedder=embedding, namespace=namespace, **kwargs))
+        store.add_texts(texts, metadatas, ids=ids)
+        return store
+
+    @classmethod
+    async def afrom_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> HybridVectorStore:
+        """The same without blocking the event loop."""
+        made: HybridVectorStore = await in_thread(
+            lambda: cls.from_texts(texts, embedding, metadatas, ids=ids, **kwargs)
+        )
+        return made
+
+
+class _Embeddings(Embeddings):
+    """An embedder as LangChain asks for it."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """The vectors of texts."""
+        rows: list[list[float]] = self._embedder.documents(texts).tolist()
+        return rows
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a question."""
+        row: list[float] = self._embedder.query(text).tolist()
+        return row
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """The vectors of texts."""
+        rows: list[list[float]] = (await self._embedder.adocuments(texts)).tolist()
+        return rows
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """The vector of a question."""
+        row: list[float] = (await self._embedder.aquery(text)).tolist()
+        return row
+
+
+def _refuse(given: dict[str, Any], known: Sequence[str]) -> None:
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f"{name} = {value!r} is not known here: allowed is {', '.join(known) or 'nothing'}")
+
+
+def _memories(
+    texts: Iterable[str], metadatas: Sequence[dict[str, Any]] | None, ids: Sequence[str | None] | None
+) -> list[Memory]:
+    listed = list(texts)
+    for name, given in (("metadatas", metadatas), ("ids", ids)):
+        if given is not None and len(given) != len(listed):
+            raise ConfigError(f"{name} has {len(given)} entries for {len(listed)} texts: one for each")
+    return [
+        Memory(text, id=(ids[place] or "") if ids else "", metadata=dict(metadatas[place]) if metadatas else {})
+        for place, text in enumerate(listed)
+    ]
+
+
+def _document(memory: Memory) -> Document:
+    return Document(id=memory.id, page_content=memory.text, metadata=dict(memory.metadata))
+
+
+def _scored(results: Sequence[Result]) -> list[tuple[Document, float]]:
+    return [(_document(result.memory), result.score) for result in results]
