@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 from uuid import UUID
@@ -100,9 +100,7 @@ class BM25Settings(MemoryBM25Settings, total=False):
     engine: Literal["hybridmem", "fts5", "rank-bm25"] | None
     k1: float | None
     b: float | None
-    preprocess_func: Callable[[str], list[str]] | None
     bm25_variant: Literal["okapi", "l", "plus"]
-    bm25_params: dict[str, Any] | None
     language: str | None
     fields: dict[str, str]
     persist_path: str | Path | None

@@ -186,14 +186,15 @@ class EnsembleRetriever(ParentRetriever):
         arms = None if wanted is None else list(arms_of(children).values())
         for place, (child, latency) in enumerate(zip(children, self._latencies, strict=True), start=1):
             own = child_config(config, run, place)
+            name = f"retriever_{place}"
             if arms is None:
                 call = RunnableCall(child, own, {})
-                now, later, read = partial(call.now, query), partial(call.later, query), None
+                jobs.append(Job(name, partial(call.now, query), partial(call.later, query), self.timeout, latency))
+                readers.append(None)
             else:
                 request = arms[place - 1].request(query, ArmQuery(filter=wanted, scores=False), own)
-                now, later, read = request.call, request.acall, request.read
-            jobs.append(Job(f"retriever_{place}", now, later, self.timeout, latency))
-            readers.append(read)
+                jobs.append(Job(name, request.call, request.acall, self.timeout, latency))
+                readers.append(request.read)
         return jobs, readers
 
     def _fused(

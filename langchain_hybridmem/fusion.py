@@ -14,7 +14,7 @@ from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_con
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 from typing_extensions import Unpack
 
-from hybridmem.core.fanout import Job, Steps, adrive, apply_policy, drive
+from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -370,7 +370,8 @@ def _mutable(retrievers: Any, weights: Any, timeout: Any) -> tuple[Any, ...]:
 def _setup(given: Mapping[str, Any]) -> _Setup:
     """The settings checked and put together; every mistake is a ConfigError that says what is allowed."""
     parts = {name: given[name] for name in _RECIPE}
-    on_error, timeout, memory = given["on_error"] or "raise", given["timeout"], given["memory"]
+    on_error: OnError = given["on_error"] or "raise"
+    timeout, memory = given["timeout"], given["memory"]
     check_k(given["k"])
     if memory is not None:
         for name in ("retrievers", "id_key", "search_kwargs", "clock"):

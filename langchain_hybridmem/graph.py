@@ -292,12 +292,13 @@ class GraphRetriever(SearchRetriever):
             now, later = store.mget, getattr(store, "amget", None)
         else:
             now, later = store, None
+        fetch: Any = later
 
         def items(documents: Sequence[Document | None]) -> list[GraphItem]:
             return self._linked_items([document for document in documents if document is not None])
 
         async def wait() -> list[GraphItem]:
-            return items(await later(ids))
+            return items(await fetch(ids))
 
         return Job("fetch", lambda: items(now(ids)), None if later is None else wait)
 

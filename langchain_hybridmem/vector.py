@@ -252,7 +252,7 @@ class VectorRetriever(SearchRetriever):
                 keywords["filter"] = handed
 
         def request(depth: int) -> Job:
-            how = {"search_type": self.search_type, "keywords": {**keywords, "k": depth}}
+            how: Any = {"search_type": self.search_type, "keywords": {**keywords, "k": depth}}
             return Job(
                 "vector", partial(search_store, store, query, **how), partial(asearch_store, store, query, **how)
             )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hybridmem.retrievers.options import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
 
 __all__ = [
+    "BM25DefaultsSettings",
     "BM25Settings",
     "FusionCall",
     "GraphSearchSettings",
@@ -54,18 +55,15 @@ class MemorySettings(_Retriever, total=False):
     namespace: str | None
 
 
-class BM25Settings(_Retriever, total=False):
-    """Settings of `BM25Retriever.from_nodes` and `from_persist_dir`."""
+class BM25DefaultsSettings(TypedDict, total=False):
+    """Further settings of `BM25Retriever.from_defaults`."""
 
-    similarity_top_k: int
-    filters: Filters
+    callback_manager: CallbackManager | None
+    objects: list[IndexNode] | None
+    object_map: dict[str, Any] | None
     engine: Literal["hybridmem", "fts5", "rank-bm25", "bm25s"] | None
     k1: float | None
     b: float | None
-    language: str | None
-    stemmer: Any
-    skip_stemming: bool
-    token_pattern: str | None
     preprocess_func: Callable[[str], list[str]] | None
     tokenizer: Callable[[str], list[str]] | None
     bm25_variant: str
@@ -74,6 +72,18 @@ class BM25Settings(_Retriever, total=False):
     metadata_mode: MetadataMode
     persist_path: str | Path | None
     corpus_weight_mask: Sequence[int] | None
+
+
+class BM25Settings(BM25DefaultsSettings, total=False):
+    """Settings of `BM25Retriever.from_nodes` and `from_persist_dir`."""
+
+    similarity_top_k: int
+    filters: Filters
+    language: str | None
+    stemmer: Any
+    skip_stemming: bool
+    token_pattern: str | None
+    verbose: bool
 
 
 class VectorSettings(MemorySettings, total=False):

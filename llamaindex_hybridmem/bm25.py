@@ -32,7 +32,7 @@ from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_cal
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import BM25Settings, MemorySettings
+    from llamaindex_hybridmem._keywords import BM25DefaultsSettings, BM25Settings, MemorySettings
 
 __all__ = ["BM25Retriever"]
 
@@ -154,7 +154,7 @@ class BM25Retriever(SearchRetriever):
         filters: Filters = None,
         *,
         vector_store: Any = None,
-        **settings: Unpack[BM25Settings],
+        **settings: Unpack[BM25DefaultsSettings],
     ) -> BM25Retriever:
         """Over nodes, or all nodes of an index, a docstore or a vector store that stores texts (such as Chroma)."""
         exactly_one({"index": index, "nodes": nodes, "docstore": docstore, "vector_store": vector_store})

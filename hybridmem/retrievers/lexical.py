@@ -248,12 +248,12 @@ class LexicalCorpus(Generic[T]):
 
     def _load(self, file: LexicalFile[T]) -> None:
         stored = file.load(self.index)
-        if stored.index is None:
+        if stored.snapshot is None:
             self._add(stored.items)
             return
         self._items = {one.key: (one.item, one.fields) for one in stored.items}
-        self.index = stored.index
-        self.index.remove_many([key for key in stored.index.ids if key not in self._items])
+        self.index = stored.snapshot
+        self.index.remove_many([key for key in stored.snapshot.ids if key not in self._items])
         self.index.add_many(Document(one.key, one.fields) for one in stored.changed)
 
     def _save_snapshot(self) -> None:

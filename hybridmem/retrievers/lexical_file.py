@@ -47,10 +47,10 @@ class LexicalItem(NamedTuple):
 
 
 class StoredCorpus(NamedTuple):
-    """The content of a file; `index` is None when it must be built from the items."""
+    """The content of a file; `snapshot` is None when the index must be built from the items."""
 
     items: list[LexicalItem]
-    index: BM25Index | None
+    snapshot: BM25Index | None
     changed: list[LexicalItem]
     """Items that are newer than the index."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from hybridmem.errors import ConfigError
@@ -26,7 +26,7 @@ __all__ = [
 GateOption = float | Mapping[str, float] | QualityGate | bool | None
 DedupOption = bool | str | Callable[[Any], Any] | SourceDedup | None
 HalfLifeOption = float | timedelta | bool | HalfLife | Competition | None
-RecipeOption = str | PathLike[str] | Fusion | None
+RecipeOption = str | Path | Fusion | None
 TimeOption = datetime | date | str | float | None
 
 MEMORY_ARMS = ("bm25", "vector")

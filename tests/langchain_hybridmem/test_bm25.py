@@ -294,7 +294,7 @@ def test_naming_the_first_documents_at_every_start_adds_them_once(tmp_path):
         assert texts(retriever.docs)[:3] == ["tea", "tea", "coffee"]
     retriever.add_documents([Document("milk")])
     retriever = BM25Retriever.from_documents([*first[:2], Document("cocoa", id="c")], persist_path=path)
-    assert texts(retriever.docs) == ["tea", "tea", "cocoa", "milk"]
+    assert texts(retriever.docs) == ["tea", "tea", "milk", "cocoa"]  # a replaced document comes last
 
 
 def test_the_index_is_saved_again_after_many_changes(tmp_path, monkeypatch):
