@@ -83,7 +83,7 @@ def test_lists(arms, weights, recipe, k):
     rows = [[(Row(f"n{i}", {"text": TEXTS[i % 6], **fields(i)}), s) for i, s in arm] for arm in arms]
     lists = [ArmList(n, [r for r, _ in arm], [s for _, s in arm]) for n, arm in zip(names, rows, strict=True)]
     ranking = made.run(lists, reader=READER, query="q", now=NOW, k=k)
-    core = list(zip(ranking.keys, map(made.share, ranking.scores), strict=True))
+    core = list(zip(ranking.keys, made.shares(ranking.scores), strict=True))
 
     documents = [[(Document(TEXTS[i % 6], id=f"n{i}", metadata=fields(i)), s) for i, s in arm] for arm in arms]
     chain = langchain_hybridmem.FusionRetriever(
