@@ -217,7 +217,7 @@ class Evidence:
     previous_question: float = 0.14
     speaker: float = 0.18
     date: float = 0.36
-    mention: float = 0.3
+    mention: float = 0.35
     time_word: float = 0.18
 
     def __post_init__(self) -> None:
