@@ -70,7 +70,7 @@ def test_a_bar_has_a_segment_for_each_gain_and_hatching_for_losses():
     # gains 0.375 + 0.25 + 0.125 = 0.75, a loss of 0.25: what is kept is 2/3 of each gain
     for width in (100 * 0.375 / 0.75 * 2 / 3, 100 * 0.25 / 0.75 * 2 / 3, 100 * 0.125 / 0.75 * 2 / 3, 100 * 0.25 / 0.75):
         assert f"width:{width:.2f}%" in html
-    assert html.count('hm-minus"') == 1
+    assert html.count('<i class="hm-minus"') == 1
     assert "the &lt;text&gt;" in html
 
 
