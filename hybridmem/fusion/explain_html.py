@@ -92,7 +92,7 @@ def score_parts(receipt: Receipt, /) -> tuple[Part, ...]:
     """
     scale = receipt.score / receipt.raw if receipt.raw else 0.0
     arms = [Part(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
-    stages = [Part(step.stage, (step.after - step.before) * scale, _step_sentence(step)) for step in receipt.steps]
+    stages = [part for step in receipt.steps for part in _step_parts(step, scale)]
     rest = receipt.score - sum(part.value for part in (*arms, *stages))
     other = [Part("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
     return (*arms, *stages, *other)
@@ -103,8 +103,11 @@ def _arm_sentence(share: ArmShare) -> str:
     return f"rank {share.rank}{raw}" + (f" [{share.note}]" if share.note else "")
 
 
-def _step_sentence(step: StageStep) -> str:
-    return step.text or f"{step.before:.4g} → {step.after:.4g}"
+def _step_parts(step: StageStep, scale: float) -> list[Part]:
+    """The named parts of a stage, or the stage as one part."""
+    if step.parts:
+        return [Part(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
+    return [Part(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")]
 
 
 # --- receipts
