@@ -71,7 +71,7 @@ class LocalView:
         self._contradicts: dict[str, set[str]] = {}
         self.bm25 = self._new_bm25()
         self._vector = self._new_vector()
-        self._graph = GraphIndex(settings.graph) if settings.graph is not None else None
+        self._graph: GraphIndex | None = None
         self._saved = 0
 
     # --- updating
@@ -112,25 +112,15 @@ class LocalView:
         return self._saved
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        edges = self._store.edges(view=self._view)
-        for edge in edges:
+        for edge in self._store.edges(view=self._view):
             self._set_contradiction(edge, removed=False)
-        replayed: list[Any] = []
-        if self._graph is not None and self._graph.reads_texts:
-            replayed.append(self._graph)
-        elif self._graph is not None:
-            self._graph.load(entries, edges)
         if self._vector is not None and bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
             empty = int(np.count_nonzero(entries.columns()["words"] == 0))
             self._warn_without_vector(len(entries) - len(self._vector) - empty)
         elif self._vector is not None and self._settings.make_vectors is None:
-            replayed.append(self._vector)
-        if replayed:  # these cannot be loaded: they need every text or vector again
-            changes = list(self._store.changes(0, view=self._view, vectors=self._settings.vectors))
-            for index in replayed:
-                index.apply(changes)
+            self._vector.apply(self._store.changes(0, view=self._view, vectors=True))
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -299,8 +289,21 @@ class LocalView:
         return candidates(self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops)
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph."""
-        return None if self._graph is None else self._graph.snapshot(self.entries, allowed=allowed)
+        """A snapshot of the graph, which is built on first use."""
+        if self._settings.graph is None:
+            return None
+        if self._graph is None:
+            with self._lock:
+                self._graph = self._graph or self._new_graph(self._settings.graph)
+        return self._graph.snapshot(self.entries, allowed=allowed)
+
+    def _new_graph(self, settings: GraphSettings) -> GraphIndex:
+        graph = GraphIndex(settings)
+        if graph.reads_texts:
+            graph.apply(self._store.changes(0, view=self._view))
+        else:
+            graph.load(self._entries, self._store.edges(view=self._view))
+        return graph
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
