@@ -139,7 +139,7 @@ def to_memory(document: Document, /) -> Memory:
     for name in ("tags", "entities"):
         if name in given:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    for name in ("created_at", "updated_at", "last_accessed"):
+    for name in ("created_at", "updated_at", "last_accessed", "event_at", "expires_at"):
         if name in given:
             given[name] = as_datetime(given[name])
     return Memory(document.page_content, id=document.id or "", metadata=rest, **given)
