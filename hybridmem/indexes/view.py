@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ SNAPSHOT_AFTER = 2_000
 """After this many changes the indexes are saved again, so that the next open does not have to replay them."""
 REPLAY_RATIO = 200
 """Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
+SAVE_PAUSE = 50.0
+"""While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 2_000
 
 
@@ -73,6 +76,7 @@ class LocalView:
         self._vector = self._new_vector()
         self._graph: GraphIndex | None = None
         self._saved = 0
+        self._next_save = 0.0
 
     # --- updating
 
@@ -159,7 +163,7 @@ class LocalView:
                 batch = []
         self._apply(batch)
         self._warn_without_vector(without)
-        if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20):
+        if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20) and monotonic() >= self._next_save:
             self.save()
 
     def _apply(self, batch: Sequence[Change]) -> None:
@@ -221,6 +225,7 @@ class LocalView:
             or unsaved * REPLAY_RATIO < len(self._entries)
         ):
             return
+        start = monotonic()
         try:
             for name, index in (("bm25", self.bm25), ("entries", self._entries)):
                 data = index.to_bytes()
@@ -228,6 +233,7 @@ class LocalView:
         except StoreError as error:  # a full disk or a read-only file must not fail a search or a close
             log.warning("the indexes could not be saved, so the next open takes longer: %s", error)
         self._saved = self._entries.watermark
+        self._next_save = monotonic() + SAVE_PAUSE * (monotonic() - start)
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""

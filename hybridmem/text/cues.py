@@ -63,7 +63,9 @@ LANGUAGES = {
     )
 }
 
-_PREFIX = re.compile(r"^\s*([^\s:][^:\n]{0,30}?):\s")
+_PREFIX = re.compile(r"^\s{0,8}([^\s:][^:\n]{0,30}?):\s")
+_PREFIX_LENGTH = 40
+"""A prefix ends within this many characters."""
 _SENTENCE = re.compile(r"[^.!?。！？؟\n]*[.!?。！？؟\n]+|[^.!?。！？؟\n]+$")
 _QUESTION_MARKS = ("?", "？", "؟")
 
@@ -98,13 +100,13 @@ def speaker_of(text: str, speaker: str = "", /) -> str | None:
     """
     if speaker.strip():
         return " ".join(speaker.casefold().split())
-    match = _PREFIX.match(text)
+    match = _PREFIX.match(text) if ":" in text[:_PREFIX_LENGTH] else None
     return None if match is None else " ".join(match[1].casefold().split())
 
 
 def spoken(text: str, /) -> str:
     """The text without the "Name:" at its start."""
-    return _PREFIX.sub("", text, count=1)
+    return _PREFIX.sub("", text, count=1) if ":" in text[:_PREFIX_LENGTH] else text
 
 
 def is_person(speaker: str | None, /) -> bool:
@@ -119,7 +121,7 @@ def cues_of(text: str, /) -> int:
     True
     """
     body = spoken(text)
-    cues = ASKS if any(mark in body for mark in _QUESTION_MARKS) else 0
+    cues = ASKS if "?" in body or "？" in body or "؟" in body else 0
     words = _TOKEN.findall(body.lower())
     if not _FIRST_PERSON.isdisjoint(words):
         cues |= FIRST_PERSON
