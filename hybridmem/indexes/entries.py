@@ -27,7 +27,7 @@ from hybridmem.text.speakers import frequent_prefixes
 
 __all__ = ["Entries", "Extra", "Turn"]
 
-_MAGIC = b"hybridmem entries 2\n"
+_MAGIC = b"hybridmem entries 3\n"
 _TABLE = np.dtype(
     [
         ("source", "<i4"),
@@ -393,7 +393,10 @@ class Entries:
     def _load(self, head: dict[str, Any], packed: Mapping[str, Array]) -> None:
         self._ids = arrays.unpack_texts("ids", packed)
         self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
-        self._table = table = packed["table"].view(_TABLE).copy() if self._ids else np.zeros(64, _TABLE)
+        saved = packed["table"].view(_TABLE) if self._ids else np.zeros(0, _TABLE)
+        self._table = np.empty(len(saved) + len(saved) // 8 + 64, _TABLE)  # room for new rows
+        self._table[: len(saved)] = saved
+        table = self._table[: len(saved)]
         names = (self._sources, self._threads, self._speakers, self._statuses)
         for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
             texts.values = [*arrays.unpack_texts(name, packed), None]

@@ -27,7 +27,9 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
+from hybridmem.indexes.vector.quantized import kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 
@@ -112,12 +114,38 @@ class LocalView:
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
+        codes = self._saved_vectors() if bulk is not None else None
+        if codes is not None:
+            self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved
+
+    def _saved_vectors(self) -> CompactVectors | None:
+        """The vector codes of the snapshot, with the changes since; None when there are none, or they do not fit."""
+
+        def read(head: bytes) -> CompactVectors:
+            return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
+
+        codes: CompactVectors | None = None if kernel() is None else self._restored("vectors", read)
+        try:
+            if codes is not None:
+                codes.apply(self._store.changes(codes.watermark, view=self._view, vectors=True))
+        except EmbeddingError:  # embedded again with another dimension
+            return None
+        return codes
+
+    def _vector_piece(self, piece: int) -> bytes | None:
+        saved = self._store.load_snapshot(f"vectors/{piece}", namespace=self._view.namespace)
+        return None if saved is None else saved[1]
+
+    def _stored_vectors(self, ids: Sequence[str]) -> Sequence[Any]:
+        return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         for edge in self._store.edges(view=self._view):
             self._set_contradiction(edge, removed=False)
+        if isinstance(self._vector, CompactVectors):
+            return
         if self._vector is not None and bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
@@ -163,8 +191,17 @@ class LocalView:
                 batch = []
         self._apply(batch)
         self._warn_without_vector(without)
+        self._compact_vectors()
         if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20) and monotonic() >= self._next_save:
             self.save()
+
+    def _compact_vectors(self) -> None:
+        """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
+        now = self._view.as_of is None and not self._view.superseded
+        if not (isinstance(self._vector, VectorIndex) and now and kernel() is not None):
+            return
+        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM:
+            self._vector = CompactVectors.of(self._vector, self._stored_vectors)
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
@@ -230,10 +267,21 @@ class LocalView:
             for name, index in (("bm25", self.bm25), ("entries", self._entries)):
                 data = index.to_bytes()
                 self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+            if isinstance(self._vector, CompactVectors):
+                self._save_vectors(self._vector)
         except StoreError as error:  # a full disk or a read-only file must not fail a search or a close
             log.warning("the indexes could not be saved, so the next open takes longer: %s", error)
         self._saved = self._entries.watermark
         self._next_save = monotonic() + SAVE_PAUSE * (monotonic() - start)
+
+    def _save_vectors(self, codes: CompactVectors) -> None:
+        """Save the pieces that changed, and then the head that refers to them."""
+        namespace, watermark = self._view.namespace, codes.watermark
+        if self._store.load_snapshot("vectors", namespace=namespace) is None:  # none yet, or erased
+            codes.save_all()
+        for piece, data in codes.changed_pieces():
+            self._store.save_snapshot(f"vectors/{piece}", watermark, data, namespace=namespace)
+        self._store.save_snapshot("vectors", watermark, codes.to_bytes(), namespace=namespace)
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""
