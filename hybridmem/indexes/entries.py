@@ -27,7 +27,7 @@ from hybridmem.text.speakers import frequent_prefixes
 
 __all__ = ["Entries", "Extra", "Turn"]
 
-_MAGIC = b"hybridmem entries 3\n"
+_MAGIC = b"hybridmem entries 4\n"
 _TABLE = np.dtype(
     [
         ("source", "<i4"),

@@ -42,7 +42,7 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 1\n"
+_MAGIC = b"hybridmem vector codes 2\n"
 _CACHED = 2048
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
@@ -67,7 +67,7 @@ class CompactVectors:
         self.watermark = 0
         self._fetch = fetch
         self._lock = guard(RLock())
-        self._rows: dict[str, int] = {}
+        self._row_of: dict[str, int] | None = {}
         self._current = _Codes(empty_layer(dim), [], np.zeros(0))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
         self._cache: dict[str, Vector] = {}
@@ -86,8 +86,18 @@ class CompactVectors:
         made.watermark = index.watermark
         return made
 
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The row of each id; built on first use, because a search without a filter does not need it."""
+        with self._lock:
+            if self._row_of is None:
+                gone = set(self._current.dead.tolist())
+                ids = self._current.ids[: self._current.n]
+                self._row_of = {key: row for row, key in enumerate(ids) if row not in gone}
+            return self._row_of
+
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._current.n - len(self._current.dead)
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
@@ -146,7 +156,7 @@ class CompactVectors:
         small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive], packed=())
         ids = [codes.ids[row] for row in alive.tolist()]
         self._current = _Codes(small.packed_to(len(ids)), ids, codes.updated[alive], len(ids))
-        self._rows = dict(zip(ids, range(len(ids)), strict=True))
+        self._row_of = dict(zip(ids, range(len(ids)), strict=True))
         self._generation = uuid.uuid4().hex
         self._dirty = set(range(-(-len(ids) // PIECE)))
 
@@ -195,17 +205,17 @@ class CompactVectors:
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The vector of each id, None where it has none; read from the store unless it was read recently."""
         cache = self._cache
-        missing = [key for key in ids if key not in cache and key in self._rows]
+        missing = [key for key in ids if key not in cache]
         if missing:
             read = [
                 (key, vector) for key, vector in zip(missing, self._fetch(missing), strict=True) if vector is not None
             ]
             rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
             fresh = dict(zip((key for key, _ in read), rows, strict=True))
-            found = [cache.get(key, fresh.get(key)) if key in self._rows else None for key in ids]
+            found = [cache.get(key, fresh.get(key)) for key in ids]
             self._cache = fresh if len(cache) + len(fresh) > _CACHED else cache | fresh
             return found
-        return [cache.get(key) if key in self._rows else None for key in ids]
+        return [cache.get(key) for key in ids]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
         with self._lock:
@@ -276,7 +286,6 @@ class CompactVectors:
             layer = layer.packed_to(end)
         dead = columns["dead"].copy()
         made._current = _Codes(layer, ids, updated, n, dead)
-        gone = set(dead.tolist())
-        made._rows = {key: row for row, key in enumerate(ids) if row not in gone}
+        made._row_of = None
         made.watermark, made._generation = head["watermark"], head["generation"]
         return made
