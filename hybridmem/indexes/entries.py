@@ -152,6 +152,12 @@ class Entries:
         with self._lock:
             return self._table[np.fromiter(self._rows.values(), np.intp, len(self._rows))]
 
+    def count_empty(self) -> int:
+        """The number of memories without words."""
+        with self._lock:
+            rows = np.flatnonzero(self._table["words"][: len(self._ids)] == 0)
+            return sum(self._ids[row] in self._rows for row in rows.tolist())
+
     @property
     def thread_names(self) -> list[str]:
         """The names of the threads by their number in `columns`."""

@@ -27,6 +27,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.graph.names import Mention, Names
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.indexes.vector.quantized import kernel
@@ -43,6 +44,8 @@ REPLAY_RATIO = 200
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 2_000
+_RARE = 5.0
+"""The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
 
 class IndexSettings(NamedTuple):
@@ -74,6 +77,7 @@ class LocalView:
         self._applied = -1
         self._entries = Entries() if settings.graph is None else Entries(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}
+        self._names = Names() if settings.graph is not None and settings.graph.mentions else None
         self.bm25 = self._new_bm25()
         self._vector = self._new_vector()
         self._graph: GraphIndex | None = None
@@ -111,6 +115,11 @@ class LocalView:
         text, entries = self._saved_bm25(), self._saved_entries()
         if text is None or entries is None or text.watermark < entries.watermark:
             return 0
+        if self._names is not None:
+            names: Names | None = self._restored("names", Names.from_bytes)
+            if names is None or names.watermark < entries.watermark:
+                return 0
+            self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
@@ -144,15 +153,14 @@ class LocalView:
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         for edge in self._store.edges(view=self._view):
             self._set_contradiction(edge, removed=False)
-        if isinstance(self._vector, CompactVectors):
+        if self._vector is None or self._settings.make_vectors is not None:
             return
-        if self._vector is not None and bulk is not None:
+        if bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
-            empty = int(np.count_nonzero(entries.columns()["words"] == 0))
-            self._warn_without_vector(len(entries) - len(self._vector) - empty)
-        elif self._vector is not None and self._settings.make_vectors is None:
+        elif not isinstance(self._vector, CompactVectors):
             self._vector.apply(self._store.changes(0, view=self._view, vectors=True))
+        self._warn_without_vector(len(entries) - len(self._vector) - entries.count_empty())
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -216,6 +224,8 @@ class LocalView:
             self._vector.apply([change for change in batch if change.seq > indexed])
         if self._graph is not None:
             self._graph.apply(batch)
+        if self._names is not None:
+            self._names.apply(batch)
         self._entries.forget(gone)
 
     def _documents(self, turns: Sequence[Turn], batch: Sequence[Change]) -> Iterator[Document]:
@@ -264,7 +274,9 @@ class LocalView:
             return
         start = monotonic()
         try:
-            for name, index in (("bm25", self.bm25), ("entries", self._entries)):
+            for name, index in (("bm25", self.bm25), ("names", self._names), ("entries", self._entries)):
+                if index is None:
+                    continue
                 data = index.to_bytes()
                 self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
             if isinstance(self._vector, CompactVectors):
@@ -340,7 +352,30 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        return candidates(self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops)
+        mentions = self._mentions if self._names else None
+        return candidates(
+            self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
+        )
+
+    def _mentions(self, ids: Sequence[str]) -> Iterator[tuple[str, str, float, str]]:
+        """Which memories these mention: (id, mentioned id, weight, name)."""
+        names, graph = self._names, self._settings.graph
+        if names is None or graph is None:
+            return
+        unread = [id_ for id_ in ids if names.cached(id_) is None]
+        texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        for id_ in ids:
+            memory = texts.get(id_)
+            found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
+            for mention in found or ():
+                if mention.shared <= graph.max_fanout:
+                    yield id_, mention.id, graph.mentions * self._name_weight(mention), mention.name
+
+    def _name_weight(self, mention: Mention) -> float:
+        """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
+        terms = self._settings.analyzer(mention.name)
+        information = max(map(self.bm25.idf, terms), default=0.0)
+        return min(1.0, information / _RARE) / mention.shared
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
         """A snapshot of the graph, which is built on first use."""
