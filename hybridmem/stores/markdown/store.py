@@ -99,6 +99,7 @@ class MarkdownStore:
         vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Write memories as notes; returns their ids."""
         memories = validation.listed("memories", memories, "Memory objects")
@@ -109,7 +110,14 @@ class MarkdownStore:
         with self._lock:
             hidden = [memory.supersedes for memory in memories if memory.supersedes]
             self._notes.prepare_write(namespace, [*hidden, *(memory.id for memory in memories)])
-            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
+            ids = self.index.put(
+                memories,
+                namespace=namespace,
+                vectors=vectors,
+                progress=progress,
+                base=base,
+                unless_duplicate=unless_duplicate,
+            )
             self._notes.write(namespace, [*hidden, *ids])
             return ids
 
@@ -130,6 +138,29 @@ class MarkdownStore:
             erased = self.index.erase(ids, namespace=namespace)
             self._notes.write_links(namespace, links)
             return erased
+
+    def erase_namespace(self, namespace: str, /) -> int:
+        """Remove every note of a namespace and the whole history in the index; returns how many existed."""
+        with self._lock:
+            notes = sorted(self.index.ids(view=View(check_namespace(namespace), superseded=True)))
+            self._notes.remove(namespace, notes)
+            return self.index.erase_namespace(namespace)
+
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a note with the same normalized text and thread, or None."""
+        return self.index.duplicates(memories, namespace=namespace)
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at`; None: no note expires."""
+        return self.index.next_expiry(namespace=namespace)
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete expired memories from the index; their notes stay until they are deleted or erased."""
+        return self.index.expire(now=now, namespace=namespace)
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired notes."""
+        return self.index.expired(now=now, namespace=namespace)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""

@@ -85,8 +85,12 @@ class SQLStore(ABC):
         progress: Progress | None = None,
         strict: bool = True,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; returns their ids.
+
+        With `unless_duplicate` a memory whose normalized text and thread are already stored is not written, and the
+        id of the stored one is returned.
 
         A superseded memory must exist in the log, unless `strict` is off (for an import of a part). An update keeps
         confidence and vitals that were not given (1.0, 0, None). `vectors` has one vector (or None) for each memory,
@@ -108,11 +112,18 @@ class SQLStore(ABC):
         with self._log(namespace) as log:
             ids = write.assign_ids(memories, now=log.at)
             _check_base(log, base, namespace)
+            result = ids
+            if unless_duplicate:
+                stored = read.duplicates(log.conn, memories, namespace)
+                result = [own if other is None else other for own, other in zip(ids, stored, strict=True)]
+                new = [place for place, other in enumerate(stored) if other is None]
+                memories, ids = [memories[place] for place in new], [ids[place] for place in new]
+                vectors = None if vectors is None else [vectors[place] for place in new]
             write.put(
                 log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict,
                 whole=bool(base),
             )  # fmt: skip
-        return ids
+        return result
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links; the history keeps them. Returns how many existed."""
@@ -125,6 +136,34 @@ class SQLStore(ABC):
         checked = checked_ids(ids)
         with self._log(namespace) as log:
             return write.erase(log, checked, namespace=namespace)
+
+    def erase_namespace(self, namespace: str, /) -> int:
+        """Remove every memory of a namespace with its whole history; returns how many existed."""
+        with self._log(namespace) as log:
+            return write.erase(log, read.every_id(log.conn, namespace), namespace=namespace)
+
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a stored one with the same normalized text and thread, or None."""
+        check_namespace(namespace)
+        for memory in memories:
+            check_memory(memory, namespace=namespace)
+        return self._read(lambda conn: read.duplicates(conn, memories, namespace))
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
+        if namespace is not None:
+            check_namespace(namespace)
+        return self._read(lambda conn: read.next_expiry(conn, namespace))
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete the memories whose `expires_at` has passed; returns how many."""
+        with self._log(namespace) as log:
+            return write.delete(log, read.expired(log.conn, namespace, now, live=True), namespace=namespace)
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired memories that are not erased, whether or not they are deleted."""
+        check_namespace(namespace)
+        return self._read(lambda conn: read.expired(conn, namespace, now, live=False))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
