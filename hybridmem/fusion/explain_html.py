@@ -52,7 +52,7 @@ background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px
 .hm summary{cursor:pointer;color:var(--dim);font-size:12px}
 .hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:0 8px;
 align-items:baseline;padding:2px 0}
-.hm-parts .hm-swatch{align-self:center}
+.hm-parts .hm-swatch{align-self:start;margin-top:5px}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}
 .hm-parts em{font-style:normal;color:var(--dim);overflow-wrap:anywhere}
 .hm-left li{padding:2px 0;overflow-wrap:anywhere}
@@ -92,7 +92,7 @@ def score_parts(receipt: Receipt, /) -> tuple[Part, ...]:
     """
     scale = receipt.score / receipt.raw if receipt.raw else 0.0
     arms = [Part(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
-    stages = [Part(step.stage, (step.after - step.before) * scale, _step_sentence(step)) for step in receipt.steps]
+    stages = [part for step in receipt.steps for part in _step_parts(step, scale)]
     rest = receipt.score - sum(part.value for part in (*arms, *stages))
     other = [Part("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
     return (*arms, *stages, *other)
@@ -103,8 +103,11 @@ def _arm_sentence(share: ArmShare) -> str:
     return f"rank {share.rank}{raw}" + (f" [{share.note}]" if share.note else "")
 
 
-def _step_sentence(step: StageStep) -> str:
-    return step.text or f"{step.before:.4g} → {step.after:.4g}"
+def _step_parts(step: StageStep, scale: float) -> list[Part]:
+    """The named parts of a stage, or the stage as one part."""
+    if step.parts:
+        return [Part(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
+    return [Part(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")]
 
 
 # --- receipts

@@ -62,10 +62,10 @@ class MemoryWriting(MemoryReading):
     ) -> str:
         """Add one memory and return its id. `content` is a text, a Memory or a dict; fields override its fields.
 
-        `ttl` is a lifetime in seconds or a timedelta; it sets `expires_at`. `on_duplicate` applies when the namespace has
-        a memory with the same normalized text and thread: "keep" both, "skip" this one, or "merge" it into the stored
-        one (tags, entities and metadata are united, the strength is reinforced). "skip" and "merge" return the id of
-        the stored memory.
+        `ttl` is a lifetime in seconds or a timedelta; it sets `expires_at`. `on_duplicate` applies when the namespace
+        has a memory with the same normalized text and thread: "keep" both, "skip" this one, or "merge" it into the
+        stored one (tags, entities and metadata are united, the strength is reinforced). "skip" and "merge" return the
+        id of the stored memory.
         """
         fields = given(
             id=id,
@@ -103,7 +103,10 @@ class MemoryWriting(MemoryReading):
     ) -> _list[str]:
         """Add many memories and return their ids; 1,000 per transaction.
 
-        `progress(done, total)` is called after each transaction. `ttl` and `on_duplicate` as in `add`.
+        From 1,000 on they are indexed while they are added, and the indexes are saved, so that the next search has
+        nothing to catch up with. `progress(done, total)` is called after each transaction.
+
+        `ttl` and `on_duplicate` as in `add`.
         """
         validation.one_of("on_duplicate", on_duplicate, ("keep", "skip", "merge"))
         lifetime = None if ttl is None else _lifetime(ttl)
@@ -118,9 +121,12 @@ class MemoryWriting(MemoryReading):
             if len(batch) >= BATCH:
                 ids += self._add(batch, on_duplicate)
                 batch = []
+                self._engine.index(self._namespace)
                 if progress is not None:
                     progress(len(ids), total)
         ids += self._add(batch, on_duplicate)
+        if len(ids) >= BATCH:
+            self._engine.index(self._namespace, save=True)
         if progress is not None:
             progress(len(ids), total)
         return ids

@@ -57,6 +57,7 @@ function render() {
     welcome();
     return;
   }
+  const before = tops();
   const places = new Map(shown.results.map(one => [one.key, one.rank]));
   const columns = $("columns"), scrolled = [...columns.querySelectorAll(".rows")].map(list => list.scrollTop);
   const focused = columns.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
@@ -65,12 +66,25 @@ function render() {
   columns.replaceChildren(...shown.arms.map(arm => armColumn(arm, places)), fusedColumn());
   columns.style.setProperty("--arms", shown.arms.length);
   columns.querySelectorAll(".rows").forEach((list, n) => { list.scrollTop = scrolled[n] || 0; });
+  glide(before);
   if (focused) focusRow(columns.children[column], focused.dataset.key);
   markOpen();
   $("status").textContent = `${shown.results.length} results, ${shown.milliseconds} ms`;
   drawGroups(shown.groups);
   document.body.dataset.turn = latest;
   document.body.dataset.renderMs = (performance.now() - began).toFixed(1);
+}
+
+/* Results that change places glide there, so that the eye can follow. */
+const tops = () => new Map([...document.querySelectorAll("#fused .row")].map(row => [row.dataset.key, row.getBoundingClientRect().top]));
+
+function glide(before) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  for (const [key, top] of tops()) {
+    const by = before.get(key) - top;
+    if (by) document.querySelector(`#fused .row[data-key="${CSS.escape(key)}"]`)
+      .animate([{transform: `translateY(${by}px)`}, {transform: "none"}], {duration: 180, easing: "ease-out"});
+  }
 }
 
 const gold = () => currentCase >= 0 && cases[currentCase] && cases[currentCase].query === state.query ? cases[currentCase].relevant : {};
