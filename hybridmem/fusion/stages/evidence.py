@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
 from hybridmem.core.types import Ranking
+from hybridmem.fusion.explain import StepPart
 from hybridmem.fusion.stages.base import Context, reorder
 from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, asks_when, cues_of, speaker_of
 from hybridmem.text.dates import dates_in
@@ -238,5 +239,6 @@ class Evidence:
             total = total + added
             if context.trace is not None:
                 for i in np.flatnonzero(added > 0.0).tolist():
-                    context.trace.note("evidence", ranking.keys[i], f"{part.describe(i)} +{added[i]:.3g}")
+                    piece = StepPart(name, float(added[i]), part.describe(i))
+                    context.trace.part("evidence", ranking.keys[i], piece)
         return ranking if total is turns.scores else reorder(ranking, total.tolist())
