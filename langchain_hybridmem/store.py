@@ -292,6 +292,7 @@ class _Directory:
         self._store, self._base = memory.store, memory.name
         self._seen = -1
         self._paths: dict[str, _Path] = {}
+        self._below: dict[_Path, list[str]] = {}
         self._order: dict[str, _Order] = {}
         self._lock = threading.Lock()
 
@@ -303,10 +304,14 @@ class _Directory:
         for name in self._store.namespaces() if first else self._store.changed_namespaces(self._seen):
             self._order.pop(name, None)
             path = split_path(name, self._base)
-            if path is not None and (first or self._store.count(view=View(name))):
+            there = path is not None and (first or self._store.count(view=View(name)) > 0)
+            if there == (name in self._paths):
+                continue
+            self._below.clear()
+            if path is not None and there:
                 self._paths[name] = path
             else:
-                self._paths.pop(name, None)
+                del self._paths[name]
         self._seen = newest
 
     def names(self, prefix: _Path) -> list[str]:
@@ -314,7 +319,11 @@ class _Directory:
         depth = len(prefix)
         with self._lock:
             self._follow()
-            return [name for name, path in self._paths.items() if path[:depth] == prefix]
+            found = self._below.get(prefix)
+            if found is None:
+                found = [name for name, path in self._paths.items() if path[:depth] == prefix]
+                self._below[prefix] = found
+            return found
 
     def in_order(self, prefix: _Path) -> list[tuple[str, list[str]]]:
         """The same with the ids of their items: the namespace with the oldest item first, each in order of creation."""
