@@ -21,11 +21,11 @@ from hybridmem.core import validation
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.text.folding import CJK_RUN, LETTER, cjk_runs, fold
 from hybridmem.text.stemmer import stem as stem_english
-from hybridmem.text.stopwords import STOPWORDS
+from hybridmem.text.stopwords import AGENT_WORDS, STOPWORDS
 
 __all__ = ["Analyzer", "cjk_runs", "fold"]
 
-_VERSION = 1
+_VERSION = 2
 """Raised when the same settings start to give other terms, so that a stored index is rebuilt and not misread."""
 
 _MAX_TERM = 128
@@ -186,8 +186,8 @@ class _Engine:
 def _engine(language: str, stopwords: str | frozenset[str], identifiers: bool) -> _Engine:
     """One engine for all analyzers of equal settings: they share what they have learnt."""
     name, _, unstemmed = language.partition(" ")
-    if stopwords == "default":
-        stops = STOPWORDS.get(name, frozenset())
+    if stopwords in ("default", "agent"):
+        stops = STOPWORDS.get(name, frozenset()) | (AGENT_WORDS if stopwords == "agent" else frozenset())
     else:
         stops = frozenset() if stopwords == "none" else frozenset(fold(word).casefold() for word in stopwords)
     stem = str if unstemmed or name == "none" else stem_english if name == "english" else _snowball(name)
@@ -212,14 +212,15 @@ class Analyzer:
     """Text → terms, the same way for documents and queries. A value: equal settings give equal terms.
 
     `language`: `english` (built in), any language of PyStemmer (extra `stem`), or `none` for no stemming.
-    `stopwords`: `default` for the language's list, `none`, or your own words.
+    `stopwords`: `default` for the function words of the language, `agent` for these and the words that most notes of an
+    agent contain (user, memory, note, said, …), `none`, or your own words.
 
     >>> Analyzer()("Ana's diagnoses")
     ['ana', 'diagnos']
     """
 
     language: str = "english"
-    stopwords: Literal["default", "none"] | tuple[str, ...] = "default"
+    stopwords: Literal["default", "agent", "none"] | tuple[str, ...] = "default"
     stem: bool = True
     identifiers: bool = True
     _engine: _Engine = field(init=False, repr=False, compare=False, hash=False)
@@ -231,7 +232,7 @@ class Analyzer:
         object.__setattr__(self, "language", language)
         for name in ("stem", "identifiers"):
             validation.flag(name, getattr(self, name))
-        if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "none"):
+        if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "agent", "none"):
             object.__setattr__(self, "stopwords", _checked_words(self.stopwords))
         words = self.stopwords if isinstance(self.stopwords, str) else frozenset(self.stopwords)
         engine = _engine(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
@@ -292,6 +293,6 @@ class Analyzer:
 
 def _checked_words(words: Any) -> tuple[str, ...]:
     if isinstance(words, str):
-        validation.refuse("stopwords", words, "'default', 'none', or a tuple of words")
+        validation.refuse("stopwords", words, "'default', 'agent', 'none', or a tuple of words")
     given = validation.texts("stopwords", words)
     return tuple(sorted(given) if isinstance(words, set | frozenset) else given)  # a set has no order of its own
