@@ -26,7 +26,7 @@ from hybridmem.fusion.merge import (
 )
 from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
-from hybridmem.fusion.stages.dedup import SourceDedup
+from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence
 from hybridmem.fusion.stages.gate import QualityGate
 from hybridmem.fusion.stages.prior import NamedDate, Substance
@@ -121,6 +121,9 @@ class Fusion:
     conflicts: Conflicts | None = field(
         default=None, metadata=_slot(Conflicts, doc="lowers the weaker of two contradicting items")
     )
+    duplicates: IdenticalTexts | None = field(
+        default=None, metadata=_slot(IdenticalTexts, doc="makes results with identical texts one result")
+    )
     rerank: Rerank | None = field(
         default=None, metadata=_slot(Rerank, doc="reorders the top by a cross-encoder", in_file=False)
     )
@@ -204,12 +207,13 @@ class Fusion:
         contradictions: Callable[[Sequence[str]], Any] | None = None,
         trace: Trace | None = None,
         pool: Pool | None = None,
+        fill: bool = True,
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
-        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool)
+        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool, fill)
         if trace is not None:
             trace.listed(lists, reader)
         if self.gate is not None:
