@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from hybridmem import __version__
 from hybridmem.cli import commands
+from hybridmem.cli.completion import SHELLS, completion_script
 from hybridmem.errors import HybridMemError
 
 __all__ = ["build_parser", "main"]
@@ -25,13 +26,21 @@ examples:
   hybridmem import notes.jsonl
   hybridmem search "Where does Ana live?" -k 3
   hybridmem search "Where does Ana live?" --why-not 01HX…
+  hybridmem list --limit 10
   hybridmem eval cases.jsonl
   hybridmem tune cases.jsonl -o recipe.json
   hybridmem inspect
 
 The memory is the file memory.db in the current folder, or the value of --memory or HYBRIDMEM: a file, a folder of
-Markdown notes, or a postgresql:// address. Exit codes: 0 success, 1 error (message on stderr), 2 wrong usage, 3 no
-results or refused, 130 interrupted.
+Markdown notes, or a postgresql:// address. HYBRIDMEM_EMBEDDER is the default of --embedder. Exit codes: 0 success,
+1 error (message on stderr), 2 wrong usage, 3 no results or refused, 130 interrupted.
+"""
+
+
+_COMPLETION = """\
+example:
+  eval "$(hybridmem completion bash)"
+  hybridmem completion fish > ~/.config/fish/completions/hybridmem.fish
 """
 
 
@@ -55,22 +64,36 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if spec.memory:
-            _memory_options(sub)
+            _memory_options(sub, embedder=spec.embedder)
         spec.options(sub)
         sub.set_defaults(run=spec.run)
+    sub = subs.add_parser("completion", help="print a completion script for your shell", epilog=_COMPLETION)
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.add_argument("shell", choices=SHELLS)
+    sub.set_defaults(run=_completion)
     return parser
 
 
-def _memory_options(sub: argparse.ArgumentParser) -> None:
+def _completion(args: argparse.Namespace) -> int:
+    print(completion_script(args.shell, build_parser()), end="")
+    return 0
+
+
+def _memory_options(sub: argparse.ArgumentParser, *, embedder: bool) -> None:
     group = sub.add_argument_group("the memory")
     where = os.environ.get("HYBRIDMEM", DEFAULT_PATH)
     group.add_argument("-m", "--memory", default=where, metavar="PATH", help=f"file, folder or address ({where})")
     group.add_argument("-n", "--namespace", default="", metavar="NAME", help="namespace to use (the default namespace)")
+    if not embedder:
+        return
+    chosen = os.environ.get("HYBRIDMEM_EMBEDDER", "auto")
     group.add_argument(
         "--embedder",
-        default="auto",
-        choices=("auto", "local", "none"),
-        help="local: the offline embedder; none: BM25 and graph only; auto: local if it is installed",
+        default=chosen,
+        metavar="NAME",
+        help="local: the offline embedder; none: BM25 and graph only; module:attribute: an embedding object or "
+        "function; "
+        f"auto: the one the memory was made with, else local if it is installed ({chosen})",
     )
     group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="recipe for ranking (default)")
 
@@ -92,8 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        start = "\n" if sys.stderr.isatty() else ""  # below the progress bar
-        print(f"{start}hybridmem: interrupted; everything reported as done is kept", file=sys.stderr)
+        print("hybridmem: interrupted; everything reported as done is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except OSError as error:
         print(f"hybridmem: {error}", file=sys.stderr)

@@ -69,7 +69,7 @@ def memory_curve(memory: HybridMemory) -> Curve | None:
     """The constants of a memory's BM25 arm; None where they cannot be changed without a rebuild."""
     settings = memory._engine.settings  # noqa: SLF001
     space = memory._engine.space(View(memory.name))  # noqa: SLF001
-    return Curve(settings.k1, settings.b) if isinstance(space, LocalView) else None
+    return Curve(settings.k1, space.bm25.effective_b) if isinstance(space, LocalView) else None
 
 
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:

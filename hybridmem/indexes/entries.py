@@ -1,152 +1,491 @@
-"""Entries of a view: the fields of every memory that ranking and the graph use, without its text."""
+"""Entries of a view: the fields of every memory that ranking and the graph use, in columns, without the texts.
+
+They also hold what depends on several memories: the order within threads, the speakers, and a fixed sample of ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from itertools import starmap
-from operator import attrgetter
+import heapq
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import md5
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Entry, Memory
 from hybridmem.indexes import arrays
 from hybridmem.indexes.arrays import Array
-from hybridmem.indexes.graph.threads import asks
+from hybridmem.indexes.graph.threads import ThreadPosition, Threads
+from hybridmem.text.cues import ASKS, cues_of, is_person, speaker_of
+from hybridmem.text.speakers import frequent_prefixes
 
-__all__ = ["Entries", "Extra"]
+__all__ = ["Entries", "Extra", "Turn"]
 
-_MAGIC = b"hybridmem entries 1\n"
-_NUMBERS = ("created_at", "updated_at", "strength", "confidence", "last_accessed")
-_COUNTS = ("access_count", "words")
-_NAMED = ("thread", "status")
-"""Columns with few distinct values, stored as codes."""
+_MAGIC = b"hybridmem entries 2\n"
+_TABLE = np.dtype(
+    [
+        ("source", "<i4"),
+        ("thread", "<i4"),
+        ("created", "<f8"),
+        ("updated", "<f8"),
+        ("status", "<i4"),
+        ("strength", "<f8"),
+        ("confidence", "<f8"),
+        ("accesses", "<i8"),
+        ("accessed", "<f8"),
+        ("words", "<i4"),
+        ("speaker", "<i4"),
+        ("cues", "u1"),
+        ("event", "<f8"),
+        ("expires", "<f8"),
+        ("born", "<i8"),
+        ("flags", "u1"),
+        ("asked", "<i4"),
+    ]
+)
+"""One row per memory. Texts are codes of `_Names` and missing numbers are NaN or -1.
+
+`born` is the seq of the first version; it orders memories of one thread that have the same time. `asked` is the row of
+the previous turn whose question belongs to this memory's BM25 document, -1 for none.
+"""
+_NAMED, _PERSON, _HALVED = 1, 2, 4
+"""Flags: `Memory.speaker` is set; the speaker is not a role; the document counts its own question by half."""
 _MAX_SECONDS = 99_999_999_999.0
+_SAMPLE, _SPARE = 128, 256
+"""The size of the sample, and how many ids are kept so that a deletion rarely needs a new selection."""
+_CACHED = 20_000
 
 
 class Extra(NamedTuple):
     """Fields that only the graph uses. Most memories have none of them, so they are stored sparsely."""
 
-    asks: bool = False
-    """Whether the text contains a question mark."""
     entities: tuple[str, ...] = ()
     links: Any = None
     """The metadata value under `links_key`."""
 
 
+class Turn(NamedTuple):
+    """A memory whose BM25 document must be written: `previous` is the memory whose question it answers."""
+
+    id: str
+    previous: str | None = None
+    halved: bool = False
+    """Whether the words of its own question sentences count by half."""
+
+
 class Entries:
-    """The entries of a view by id. Applies the store's changes; can be saved as bytes."""
+    """The entries of a view. Applies the store's changes; can be saved as bytes. Safe to read from any thread."""
 
     def __init__(self, links_key: str = "links") -> None:
         self.links_key = links_key
-        self.by_id: dict[str, Entry] = {}
-        self.born: dict[str, int] = {}
-        """The seq of each memory's first version: it orders memories of one thread that have the same time."""
         self.extras: dict[str, Extra] = {}
         self.watermark = 0
+        self._lock = guard(threading.RLock())
+        self._ids: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._table = np.zeros(64, _TABLE)
+        self._sources, self._threads, self._speakers, self._statuses = (_Names() for _ in range(4))
+        self._order = Threads()
+        self._named: dict[int, int] = {}
+        self._prefixed: dict[int, int] = {}
+        self._sample = _Sample()
+        self._cache: dict[str, Entry] = {}
 
     def __len__(self) -> int:
-        return len(self.by_id)
+        return len(self._rows)
 
-    def put(self, changes: Sequence[Change], /) -> None:
-        """Add or update the memories of these changes; removals are ignored (see `remove`)."""
-        for change in changes:
-            memory = change.memory
-            if memory is None or change.edge is not None:
-                continue
-            extra = Extra(asks(memory.text), memory.entities, memory.metadata.get(self.links_key))
-            self.set(change.id, entry_of(memory), change.born or self.born.get(change.id, change.seq), extra)
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._rows
 
-    def set(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
-        """Add or replace one memory."""
-        self.by_id[id_] = entry
-        self.born[id_] = born
+    # --- reading
+
+    def get(self, ids: Sequence[str], /) -> list[Entry | None]:
+        """The entries of these ids; None where unknown."""
+        cache = self._cache
+        found = list(map(cache.get, ids))
+        if None in found:
+            self._decode([id_ for id_, entry in zip(ids, found, strict=True) if entry is None])
+            found = list(map(self._cache.get, ids))
+        return found
+
+    def _decode(self, ids: list[str]) -> None:
+        with self._lock:
+            known = [id_ for id_ in ids if id_ in self._rows]
+            if len(self._cache) + len(known) > _CACHED:
+                self._cache = {}
+            sources, threads, speakers, statuses = (
+                names.values for names in (self._sources, self._threads, self._speakers, self._statuses)
+            )
+            records = self._table[[self._rows[id_] for id_ in known]].tolist()
+            for id_, r in zip(known, records, strict=True):
+                self._cache[id_] = Entry(
+                    id_,
+                    sources[r[0]],
+                    threads[r[1]],
+                    _present(r[2]),
+                    _present(r[3]),
+                    statuses[r[4]],
+                    r[5],
+                    r[6],
+                    r[7],
+                    _present(r[8]),
+                    None if r[9] < 0 else r[9],
+                    speakers[r[10]],
+                    r[11],
+                    _present(r[12]),
+                    _present(r[13]),
+                )
+
+    def ids(self) -> list[str]:
+        """All ids, in the order in which they were added."""
+        with self._lock:
+            return list(self._rows)
+
+    def columns(self) -> Array:
+        """The columns of all memories, in the order of `ids`."""
+        with self._lock:
+            return self._table[np.fromiter(self._rows.values(), np.intp, len(self._rows))]
+
+    @property
+    def thread_names(self) -> list[str]:
+        """The names of the threads by their number in `columns`."""
+        return self._threads.values[:-1]
+
+    def speakers(self) -> dict[str, int]:
+        """The speakers of the view with their number of memories.
+
+        A "Name:" at the start of a text counts when it begins enough of the memories, `Memory.speaker` always.
+        """
+        with self._lock:
+            names = self._speakers.values
+            named = {names[code]: count for code, count in self._named.items()}
+            prefixed = {names[code]: count for code, count in self._prefixed.items()}
+            counts = frequent_prefixes(prefixed, len(self._rows))
+        for name, count in named.items():
+            counts[name] = count + prefixed.get(name, 0)
+        return counts
+
+    def sample(self, size: int = _SAMPLE, /) -> list[str]:
+        """The ids with the smallest md5, ascending: a sample that is the same in every process and store."""
+        with self._lock:
+            return self._sample.smallest(size, self._rows)
+
+    def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]:
+        """The memories of the same thread before (-1, -2, … `-hops`) and after (1, 2, …) each id; None for none.
+
+        The lists are ordered -1, 1, -2, 2, …
+        """
+        with self._lock:
+            back = ahead = np.array([self._rows.get(id_, -1) for id_ in ids], np.intp)
+            lists = []
+            for _ in range(hops):
+                back, ahead = _step(self._order.before, back), _step(self._order.after, ahead)
+                lists += [back.tolist(), ahead.tolist()]
+            names = self._ids
+            return [[names[row] if row >= 0 else None for row in rows] for rows in lists]
+
+    # --- writing
+
+    def apply(self, changes: Iterable[Change], /, *, since: int = 0) -> tuple[list[Turn], list[str]]:
+        """Apply changes; returns the documents to write and the ids that left the view.
+
+        Documents are those of changes after `since`, and of memories whose previous turn changed. The ids that left
+        keep their entry until `forget`.
+        """
+        touched: set[int] = set()
+        written: set[int] = set()
+        gone: dict[str, int] = {}
+        with self._lock:
+            for change in changes:
+                self.watermark = max(self.watermark, change.seq)
+                if change.edge is not None:
+                    continue
+                row = self._rows.get(change.id)
+                if change.memory is not None:
+                    gone.pop(change.id, None)
+                    new = row is None
+                    row = self._put(change, change.memory, row, touched)
+                    if change.seq > since and (new or change.text_changed):
+                        written.add(row)
+                elif row is not None:
+                    gone[change.id] = row
+                    touched.update(self._order.neighbours(row))
+                    self._order.drop(row)
+                    written.discard(row)
+            return self._turns(touched, written, set(gone.values())), list(gone)
+
+    def set_entry(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
+        """Add or replace one memory by its entry."""
+        with self._lock:
+            row = self._rows.get(id_)
+            self._place(id_, row, entry, born, named=False, touched=set())
+            self._set_extra(id_, extra)
+
+    def forget(self, ids: Iterable[str], /) -> None:
+        """Remove the entries of memories that left the view."""
+        with self._lock:
+            for id_ in ids:
+                row = self._rows.pop(id_, None)
+                if row is None:
+                    continue
+                self._count(row, -1)
+                self._sample.remove(id_)
+                self.extras.pop(id_, None)
+                self._cache.pop(id_, None)
+            if len(self._ids) > 2 * len(self._rows) + _CACHED:  # rows of deleted memories are not used again
+                self._load(*arrays.from_bytes(_MAGIC, self.to_bytes(), what="entries snapshot"))
+
+    def _put(self, change: Change, memory: Memory, row: int | None, touched: set[int]) -> int:
+        if row is None or change.text_changed:
+            speaker, cues = speaker_of(memory.text, memory.speaker), cues_of(memory.text)
+            words = len(memory.text.split())
+        else:
+            old = self._table[row]
+            speaker, cues, words = self._speakers.values[old["speaker"]], int(old["cues"]), int(old["words"])
+        entry = Entry(
+            change.id,
+            memory.source_id,
+            memory.thread,
+            _seconds(memory.created_at),
+            _seconds(memory.updated_at),
+            memory.status,
+            memory.strength,
+            memory.confidence,
+            memory.access_count,
+            _seconds(memory.last_accessed),
+            words,
+            speaker,
+            cues,
+            _seconds(memory.event_at),
+            _seconds(memory.expires_at),
+        )
+        born = change.born or (change.seq if row is None else int(self._table["born"][row]))
+        self._set_extra(change.id, Extra(memory.entities, memory.metadata.get(self.links_key)))
+        return self._place(change.id, row, entry, born, named=bool(memory.speaker.strip()), touched=touched)
+
+    def _set_extra(self, id_: str, extra: Extra) -> None:
         if extra != _NO_EXTRA:
             self.extras[id_] = extra
         else:
             self.extras.pop(id_, None)
 
-    def remove(self, changes: Sequence[Change], /) -> None:
-        """Remove the memories that left the view, and advance the watermark."""
-        for change in changes:
-            self.watermark = max(self.watermark, change.seq)
-            if change.memory is None and change.edge is None:
-                for column in (self.by_id, self.born, self.extras):
-                    column.pop(change.id, None)
+    def _place(self, id_: str, row: int | None, entry: Entry, born: int, *, named: bool, touched: set[int]) -> int:
+        """Write the row of an entry, and its position in its thread; collects the neighbours before and after."""
+        asked, halved = -1, 0
+        if row is None:
+            row = self._rows[id_] = len(self._ids)
+            self._ids.append(id_)
+            self._sample.add(id_)
+            if row >= len(self._table):
+                self._table = np.concatenate((self._table, np.zeros(len(self._table), _TABLE)))
+        else:
+            self._count(row, -1)
+            self._cache.pop(id_, None)
+            asked, halved = int(self._table["asked"][row]), int(self._table["flags"][row]) & _HALVED
+        flags = halved | (_NAMED if named else 0) | (_PERSON if is_person(entry.speaker) else 0)
+        thread = self._threads.code(entry.thread)
+        self._table[row] = (
+            self._sources.code(entry.source_id),
+            thread,
+            _number(entry.created_at),
+            _number(entry.updated_at),
+            self._statuses.code(entry.status),
+            entry.strength,
+            entry.confidence,
+            entry.access_count,
+            _number(entry.last_accessed),
+            -1 if entry.words is None else entry.words,
+            self._speakers.code(entry.speaker),
+            entry.cues,
+            _number(entry.event_at),
+            _number(entry.expires_at),
+            born,
+            flags,
+            asked,
+        )
+        self._count(row, 1)
+        before = self._order.neighbours(row)
+        if thread < 0:
+            self._order.drop(row)
+        else:
+            at = np.inf if entry.created_at is None else entry.created_at
+            self._order.put(thread, ThreadPosition(at, born, row))
+        after = self._order.neighbours(row)
+        if before != after:
+            touched.update((*before, row, *after))
+        return row
+
+    def _count(self, row: int, by: int) -> None:
+        code = int(self._table["speaker"][row])
+        if code >= 0:
+            counts = self._named if self._table["flags"][row] & _NAMED else self._prefixed
+            counts[code] = counts.get(code, 0) + by
+            if not counts[code]:
+                del counts[code]
+
+    def _turns(self, touched: set[int], written: set[int], gone: set[int]) -> list[Turn]:
+        """The documents that changed: written ones, and those whose previous question or neighbours changed."""
+        after = self._order.after(np.fromiter(written, np.intp, len(written)))
+        wanted = (touched | written | set(after.tolist())) - gone - {-1}
+        rows = np.fromiter(sorted(wanted), np.intp, len(wanted))
+        table = self._table
+        before, after = self._order.before(rows), self._order.after(rows)
+        flags = table["flags"][rows]
+        answers = (before >= 0) & self._asks(before) & (flags & _PERSON > 0)
+        asked = np.where(answers, before, -1).astype(np.int32)
+        halved = self._asks(rows) & ((before >= 0) | (after >= 0))
+        stale = (asked != table["asked"][rows]) | (halved != (flags & _HALVED > 0))
+        stale |= np.isin(rows, list(written)) | np.isin(asked, list(written))
+        table["asked"][rows] = asked
+        table["flags"][rows] = (flags & ~np.uint8(_HALVED)) | np.where(halved, _HALVED, 0).astype(np.uint8)
+        names = self._ids
+        columns = zip(rows[stale].tolist(), asked[stale].tolist(), halved[stale].tolist(), strict=True)
+        return [Turn(names[row], None if source < 0 else names[source], half) for row, source, half in columns]
+
+    def _asks(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        """Whether these are turns of a person who asks."""
+        asks: npt.NDArray[np.bool_] = self._table["cues"][rows] & ASKS > 0
+        return asks & (self._table["flags"][rows] & _PERSON > 0)
+
+    # --- bytes
 
     def to_bytes(self) -> bytes:
         """The entries as checksummed columns (no pickle)."""
-        entries = list(self.by_id.values())
-        columns = {name: list(map(attrgetter(name), entries)) for name in Entry._fields}
-        packed: dict[str, Array] = {"born": np.array([self.born[entry.id] for entry in entries], np.int64)}
-        for name in ("id", "source_id"):
-            packed |= arrays.pack_texts(name, columns[name])
-        for name in _NAMED:
-            numbers = {value: number for number, value in enumerate(dict.fromkeys(columns[name]))}
-            packed[name] = np.array([numbers[value] for value in columns[name]], np.int32)
-            packed |= arrays.pack_texts(f"{name}.names", list(numbers))
-        for name in _NUMBERS:
-            packed[name] = np.array(columns[name], np.float64)  # None becomes NaN
-        for name in _COUNTS:
-            packed[name] = np.array([-1 if count is None else count for count in columns[name]], np.int64)
-        extras = [[id_, *extra] for id_, extra in self.extras.items()]
-        head = {"watermark": self.watermark, "links_key": self.links_key, "extras": extras}
-        return arrays.to_bytes(_MAGIC, head, packed)
+        with self._lock:
+            rows = np.fromiter(self._rows.values(), np.intp, len(self._rows))
+            number = np.full(len(self._ids) + 1, -1, np.int32)  # the last one stands for -1
+            number[rows] = np.arange(len(rows), dtype=np.int32)
+            table = self._table[rows]
+            table["asked"] = number[table["asked"]]
+            links = {"after": number[self._order.after(rows)], "before": number[self._order.before(rows)]}
+            names = {"sources": self._sources, "threads": self._threads, "speakers": self._speakers}
+            packed = arrays.pack_texts("ids", list(self._rows)) | links | {"table": table.view(np.uint8)}
+            for name, texts in (names | {"statuses": self._statuses}).items():
+                packed |= arrays.pack_texts(name, texts.values[:-1])
+            head = {
+                "watermark": self.watermark,
+                "links_key": self.links_key,
+                "extras": [[id_, *extra] for id_, extra in self.extras.items()],
+                "sample": self._sample.to_list(),
+                "named": list(self._named.items()),
+                "prefixed": list(self._prefixed.items()),
+            }
+            return arrays.to_bytes(_MAGIC, head, packed)
 
     @classmethod
     def from_bytes(cls, data: bytes, /) -> Entries:
         """What `to_bytes` wrote; damaged bytes raise CorruptStoreError."""
         head, packed = arrays.from_bytes(_MAGIC, data, what="entries snapshot")
         read = cls(head["links_key"])
-        columns = {name: arrays.unpack_texts(name, packed) for name in ("id", "source_id")}
-        for name in _NAMED:
-            names = arrays.unpack_texts(f"{name}.names", packed)
-            columns[name] = list(map(names.__getitem__, packed[name].tolist()))
-        for name in _NUMBERS:
-            columns[name] = _present(packed[name], np.isnan(packed[name]))
-        for name in _COUNTS:
-            columns[name] = _present(packed[name], packed[name] < 0)
-        ids = columns["id"]
-        stored = [name for name in Entry._fields if name in columns]
-        rows = starmap(Entry, zip(*(columns[name] for name in stored), strict=True))
-        read.by_id = dict(zip(ids, rows, strict=True))
-        read.born = dict(zip(ids, packed["born"].tolist(), strict=True))
-        read.extras = {id_: Extra(asks, tuple(entities), links) for id_, asks, entities, links in head["extras"]}
-        read.watermark = head["watermark"]
+        read._load(head, packed)
         return read
+
+    def _load(self, head: dict[str, Any], packed: Mapping[str, Array]) -> None:
+        self._ids = arrays.unpack_texts("ids", packed)
+        self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
+        self._table = table = packed["table"].view(_TABLE).copy() if self._ids else np.zeros(64, _TABLE)
+        names = (self._sources, self._threads, self._speakers, self._statuses)
+        for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
+            texts.values = [*arrays.unpack_texts(name, packed), None]
+        created = np.where(np.isnan(table["created"]), np.inf, table["created"])
+        self._order = Threads()
+        if self._ids:
+            links = packed["after"].copy(), packed["before"].copy()
+            self._order.load(table["thread"].copy(), created, table["born"].copy(), links)
+        self.extras = {id_: Extra(tuple(entities), links) for id_, entities, links in head["extras"]}
+        self._sample = _Sample.from_list(head["sample"])
+        self._named, self._prefixed = dict(head["named"]), dict(head["prefixed"])
+        self.watermark = head["watermark"]
+
+
+class _Names:
+    """Texts by code, with None as code -1. The dict of codes is made on the first write."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = [None]
+        self._codes: dict[str, int] | None = None
+
+    def code(self, text: str | None) -> int:
+        """The code of a text; a new one gets the next code."""
+        if text is None:
+            return -1
+        if self._codes is None:
+            self._codes = {value: code for code, value in enumerate(self.values[:-1])}
+        code = self._codes.get(text)
+        if code is None:
+            code = self._codes[text] = len(self._codes)
+            self.values.insert(code, text)
+        return code
+
+
+class _Sample:
+    """The ids with the smallest md5 digests. It holds all ids whose digest is below `bound` (None: all ids)."""
+
+    def __init__(self) -> None:
+        self._items: list[tuple[str, str]] = []
+        self._bound: str | None = None
+
+    def add(self, id_: str) -> None:
+        digest = _digest(id_)
+        if self._bound is None or digest < self._bound:
+            insort(self._items, (digest, id_))
+            if len(self._items) > _SPARE:
+                self._bound = self._items.pop()[0]
+
+    def remove(self, id_: str) -> None:
+        item = (_digest(id_), id_)
+        at = bisect_left(self._items, item)
+        if self._items[at : at + 1] == [item]:
+            del self._items[at]
+
+    def smallest(self, size: int, ids: Mapping[str, int]) -> list[str]:
+        """The `size` ids with the smallest digests; selected again when too few are left."""
+        if len(self._items) < size and self._bound is not None:
+            items = heapq.nsmallest(max(size, _SPARE) + 1, ((_digest(id_), id_) for id_ in ids))
+            self._bound = items.pop()[0] if len(items) > max(size, _SPARE) else None
+            self._items = items
+        return [id_ for _, id_ in self._items[:size]]
+
+    def to_list(self) -> list[Any]:
+        """The sample as JSON."""
+        return [self._bound, [id_ for _, id_ in self._items]]
+
+    @classmethod
+    def from_list(cls, saved: list[Any]) -> _Sample:
+        """The sample of `to_list`."""
+        sample = cls()
+        sample._bound = saved[0]
+        sample._items = [(_digest(id_), id_) for id_ in saved[1]]
+        return sample
 
 
 _NO_EXTRA = Extra()
 
 
-def _present(column: Array, missing: Array) -> list[Any]:
-    values: list[Any] = column.tolist()
-    for place in np.flatnonzero(missing).tolist():
-        values[place] = None
-    return values
+def _digest(id_: str) -> str:
+    return md5(id_.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-def entry_of(memory: Memory, /) -> Entry:
-    """The entry of a memory."""
-    return Entry(
-        memory.id,
-        memory.source_id,
-        memory.thread,
-        _seconds(memory.created_at),
-        _seconds(memory.updated_at),
-        memory.status,
-        memory.strength,
-        memory.confidence,
-        memory.access_count,
-        _seconds(memory.last_accessed),
-        len(memory.text.split()),
-    )
+def _step(neighbour: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The neighbour of each row, -1 where there is none."""
+    return np.where(rows >= 0, neighbour(np.maximum(rows, 0)), -1)
 
 
-def _seconds(when: datetime | None) -> float | None:
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _present(value: float) -> float | None:
+    return None if value != value else value  # noqa: PLR0124 - NaN
+
+
+def _seconds(when: Any) -> float | None:
     """Epoch seconds, capped below the values that are read as milliseconds (9999-12-31 must not become 1978)."""
     seconds = epoch(when)
     return seconds if seconds is None or seconds < _MAX_SECONDS else _MAX_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,16 @@ from hybridmem.core.protocols import (
     SupportsVectorLoading,
     View,
 )
-from hybridmem.core.types import Edge, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
+from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.entries import Entries
+from hybridmem.indexes.candidates import candidates
+from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.text.analyzer import Analyzer
+from hybridmem.text.cues import question_sentences
 
 __all__ = ["IndexSettings", "LocalView"]
 
@@ -42,7 +45,8 @@ class IndexSettings(NamedTuple):
 
     analyzer: Analyzer = Analyzer()
     k1: float = 1.2
-    b: float = 0.75
+    b: float | None = None
+    """None: adapted to the mean length of the texts (see `BM25Index`)."""
     graph: GraphSettings | None = GraphSettings()
     vectors: bool = True
     make_vectors: Callable[[View], Any] | None = None
@@ -99,15 +103,11 @@ class LocalView:
                 self._vector.reset_if_ahead(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
         text, entries = self._saved_bm25(), self._saved_entries()
-        if text is None:
+        if text is None or entries is None or text.watermark < entries.watermark:
             return 0
-        self.bm25 = text
+        self.bm25, self._entries, self._saved = text, entries, entries.watermark
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
-        if entries is None or (read_vectors and bulk is None) or (self._graph is not None and self._graph.reads_texts):
-            text.apply(self._store.changes(text.watermark, view=self._view))  # replaying from 0 reports no deletions
-            return 0
-        self._entries, self._saved = entries, min(text.watermark, entries.watermark)
         self._load(entries, bulk)
         return self._saved
 
@@ -115,13 +115,22 @@ class LocalView:
         edges = self._store.edges(view=self._view)
         for edge in edges:
             self._set_contradiction(edge, removed=False)
-        if self._graph is not None:
+        replayed: list[Any] = []
+        if self._graph is not None and self._graph.reads_texts:
+            replayed.append(self._graph)
+        elif self._graph is not None:
             self._graph.load(entries, edges)
         if self._vector is not None and bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
-            empty = sum(entry.words == 0 for entry in entries.by_id.values())
+            empty = int(np.count_nonzero(entries.columns()["words"] == 0))
             self._warn_without_vector(len(entries) - len(self._vector) - empty)
+        elif self._vector is not None and self._settings.make_vectors is None:
+            replayed.append(self._vector)
+        if replayed:  # these cannot be loaded: they need every text or vector again
+            changes = list(self._store.changes(0, view=self._view, vectors=self._settings.vectors))
+            for index in replayed:
+                index.apply(changes)
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -168,15 +177,35 @@ class LocalView:
         for change in batch:
             if change.edge is not None:
                 self._set_contradiction(change.edge, removed=change.gone)
-        self._entries.put(batch)
-        indexed = self.bm25.watermark
-        self.bm25.apply([change for change in batch if change.seq > indexed and change.edge is None])
+        turns, gone = self._entries.apply(batch, since=self.bm25.watermark)
+        watermark = max(self.bm25.watermark, self._entries.watermark)
+        self.bm25.write(self._documents(turns, batch), gone, watermark=watermark)
         if self._vector is not None:
             indexed = self._vector.watermark
             self._vector.apply([change for change in batch if change.seq > indexed])
         if self._graph is not None:
             self._graph.apply(batch)
-        self._entries.remove(batch)
+        self._entries.forget(gone)
+
+    def _documents(self, turns: Sequence[Turn], batch: Sequence[Change]) -> Iterator[Document]:
+        """The BM25 documents of these turns; texts that are not in the batch are read from the store."""
+        memories = {change.id: change.memory for change in batch if change.memory is not None}
+        wanted = dict.fromkeys(id_ for turn in turns for id_ in (turn.id, turn.previous) if id_ not in memories)
+        wanted.pop(None, None)
+        ids = [id_ for id_ in wanted if id_ is not None]
+        if ids:
+            found = self._store.get(ids, view=self._view)
+            memories |= {id_: memory for id_, memory in zip(ids, found, strict=True) if memory is not None}
+        for turn in turns:
+            memory = memories.get(turn.id)
+            if memory is None:  # it was deleted since: that change comes later
+                continue
+            previous = memories.get(turn.previous) if turn.previous is not None else None
+            yield as_document(memory)._replace(
+                id=turn.id,
+                asked=question_sentences(memory.text) if turn.halved else "",
+                previous="" if previous is None else question_sentences(previous.text),
+            )
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         if edge.relation != "contradicts":
@@ -255,7 +284,15 @@ class LocalView:
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
         """The fields of these memories that ranking uses."""
-        return list(map(self._entries.by_id.get, ids))
+        return self._entries.get(ids)
+
+    def speakers(self) -> dict[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        return self._entries.speakers()
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        return candidates(self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops)
 
     def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
         """A snapshot of the graph."""

@@ -71,7 +71,7 @@ class HybridMemory:
         chosen = GraphSettings() if graph is True else None if graph is False else graph
         validation.function("clock", clock, "a function that gives epoch seconds")
         model = pick_embedder(embedder)
-        k1, b = _first(k1, self._recipe.k1, 1.2), _first(b, self._recipe.b, 0.75)
+        k1, b = _first(k1, self._recipe.k1, 1.2), self._recipe.b if b is None else b
         settings = IndexSettings(Analyzer() if analyzer is None else analyzer, k1, b, chosen, model is not None)
         self._engine = open_engine(path, embedder=model, settings=settings, vectors=vectors, clock=clock, **options)
         self._owner = True

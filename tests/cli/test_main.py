@@ -13,8 +13,10 @@ import pytest
 
 from hybridmem import HybridMemory
 from hybridmem.cli.commands import COMMANDS
-from hybridmem.cli.commands.base import progress
 from hybridmem.cli.main import build_parser, main
+from hybridmem.cli.output import Progress
+
+EMBEDDING = {command.name for command in COMMANDS if command.memory and command.embedder}
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def run(tmp_path, monkeypatch, capsys):
 
     def call(*words, code=0):
         plain = [str(word) for word in words]
-        quick = ["--embedder", "none"] if plain[0] not in {"copy", "--help"} and "--embedder" not in plain else []
+        quick = ["--embedder", "none"] if plain[0] in EMBEDDING and "--embedder" not in plain else []
         assert main([plain[0], *quick, *plain[1:]]) == code
         return capsys.readouterr()
 
@@ -50,7 +52,7 @@ def test_add_search_and_why_not(run):
 def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
     good = '{"text": "fine"}'
     for line, why in (
-        ('{"txt": "x"}', "in.jsonl:2: unknown field 'txt'"),
+        ('{"txt": "x"}', "in.jsonl:2: there is no 'text', only txt: name it with --text-column"),
         ('{"text": 5}', "in.jsonl:2: Memory.text = 5 is not allowed: a str"),
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
@@ -254,17 +256,18 @@ def test_progress_is_a_bar_for_people_and_lines_for_pipes(monkeypatch):
     for watched in (True, False):
         screen = Screen(watched=watched)
         monkeypatch.setattr(sys, "stderr", screen)
-        tell = progress("asked")
+        tell = Progress("asked")
         for done in range(1, 9):
             clock[0] += 0.8
             tell(done, 8)
-        quick = progress("imported")
-        quick(1000, None)
+        with Progress("imported") as quick:
+            quick(1000, None)
         shown[watched] = screen.getvalue()
     bars = shown[True].split("\r\x1b[K")
     assert bars[4] == "asked [############............]  50 % 4 of 8 (1/s)"
     assert bars[8] == "asked [########################] 100 % 8 of 8 (1/s)\n"
     assert bars[9].startswith("imported: 1000 (")
+    assert bars[9].endswith(")\n")  # an unfinished bar ends its line
     # after a second, then every five, and the end; what takes no second says nothing
     assert shown[False].splitlines() == ["asked: 2 of 8", "asked: 8 of 8"]
 
@@ -293,8 +296,9 @@ AS_TYPED = (  # a shell's background jobs ignore Ctrl-C; what a person types doe
 
 
 def start(folder, *words, **more):
+    quick = ["--embedder", "none"] if words[0] in EMBEDDING else []
     return subprocess.Popen(
-        [sys.executable, "-c", AS_TYPED, words[0], "--embedder", "none", *words[1:]],
+        [sys.executable, "-c", AS_TYPED, words[0], *quick, *words[1:]],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
     )  # fmt: skip
 

@@ -237,7 +237,10 @@ def test_as_of_answers_from_what_was_stored_then(tmp_path):
 
 def test_neighbours_in_a_thread_remind_of_each_other(memory):
     memory.add_many(
-        [Memory("Where does the cat sleep?", id="q", thread="t"), Memory("Over there, on it.", id="a", thread="t")]
+        [
+            Memory("user: Where does the cat sleep?", id="q", thread="t"),
+            Memory("Over there, on it.", id="a", thread="t"),
+        ]
     )
     memory.add("Over and over, nothing.", id="n")
     found = memory.search("Where does the cat sleep?")
@@ -596,11 +599,11 @@ def test_a_recipe_of_ones_own(memory):
 
 def test_the_graph_can_be_switched_off(tmp_path):
     with HybridMemory(tmp_path / "m.db", embedder=None, graph=False) as memory:
-        memory.add_many([Memory("Where is the cat?", thread="t"), Memory("There.", thread="t")])
+        memory.add_many([Memory("user: Where is the cat?", thread="t"), Memory("There.", thread="t")])
         assert len(memory.search("cat")) == 1
         assert len(memory.search_arm("graph", "cat")) == 1
     with HybridMemory(embedder=None, graph=GraphSettings(thread=0.0)) as memory:
-        memory.add_many([Memory("Where is the cat?", thread="t"), Memory("There.", thread="t")])
+        memory.add_many([Memory("user: Where is the cat?", thread="t"), Memory("There.", thread="t")])
         assert len(memory.search("cat")) == 1
 
 

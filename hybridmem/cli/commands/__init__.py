@@ -2,10 +2,11 @@
 
 from hybridmem.cli.commands.agents import AGENTS
 from hybridmem.cli.commands.base import Command
+from hybridmem.cli.commands.browse import BROWSE
 from hybridmem.cli.commands.content import CONTENT
 from hybridmem.cli.commands.measure import MEASURE
 from hybridmem.cli.commands.upkeep import UPKEEP
 
 __all__ = ["COMMANDS", "Command"]
 
-COMMANDS = (*CONTENT, *MEASURE, *UPKEEP, *AGENTS)
+COMMANDS = (*CONTENT, *BROWSE, *MEASURE, *UPKEEP, *AGENTS)

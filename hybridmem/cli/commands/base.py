@@ -1,40 +1,35 @@
-"""Shared by all commands: the `Command` description, opening a memory, progress, JSON input and output."""
+"""Shared by all commands: the `Command` description, opening a memory, choosing its embedder, options in JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybridmem.core.protocols import Store
 from hybridmem.errors import ConfigError
+from hybridmem.memory.embeddings import recorded
+from hybridmem.memory.factory import open_store
 from hybridmem.memory.memory import HybridMemory
 
-__all__ = [
-    "NOTHING",
-    "Command",
-    "exists",
-    "no_options",
-    "open_memory",
-    "print_json",
-    "progress",
-    "read_json",
-    "write_text",
-]
+__all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json"]
 
 NOTHING = 3
 """Exit code for no results, or refused."""
-BAR = 24
-OFTEN, FIRST, SELDOM = 0.1, 1.0, 5.0
-"""Seconds between two updates of a bar; before the first line in a pipe; between two such lines."""
+LOCAL = "wordllama-"
+"""How the names of the local embedder begin."""
 
 
 class Command(NamedTuple):
-    """One command: name, help, example, options and the function that runs it."""
+    """One command: name, help, example, options and the function that runs it.
+
+    `memory`: takes the options that name a memory. `embedder`: needs one, so it takes --embedder and --recipe too.
+    """
 
     name: str
     help: str
@@ -43,67 +38,71 @@ class Command(NamedTuple):
     run: Callable[[argparse.Namespace], int]
     description: str = ""
     memory: bool = True
+    embedder: bool = True
 
 
 def no_options(_sub: argparse.ArgumentParser) -> None:
     """Add no options."""
 
 
-def open_memory(args: argparse.Namespace, *, must_exist: bool = True) -> HybridMemory:
-    """Open the memory that the options name."""
+def open_memory(args: argparse.Namespace, *, must_exist: bool = True, recipe: str | None = None) -> HybridMemory:
+    """Open the memory that the options name; commands without --embedder open it without one."""
     if must_exist:
         exists(args.memory, otherwise="add something first, or name one with --memory")
-    embedder = None if args.embedder == "none" else args.embedder
-    return HybridMemory(args.memory, embedder=embedder, namespace=args.namespace, recipe=args.recipe)
+    given: str = getattr(args, "embedder", "none")  # commands that need no embedder do not have this option
+    ranked: str = recipe or getattr(args, "recipe", None) or "default"
+    if given == "none" or not _is_there(args.memory):
+        embedder = None if given == "none" else load_embedder(given)
+        return HybridMemory(args.memory, embedder=embedder, namespace=args.namespace, recipe=ranked)
+    store = open_store(args.memory, clock=time.time)
+    try:
+        embedder = _embedder_of(store, given)
+        return HybridMemory(store, embedder=embedder, namespace=args.namespace, recipe=ranked)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _embedder_of(store: Store, given: str) -> Any:
+    """The embedder that --embedder names; "auto" is the one that the store was made with, if it is the local one."""
+    known = recorded(store)
+    if given != "auto" or known is None:
+        return load_embedder(given)
+    if known["name"].startswith(LOCAL):
+        return "local"
+    raise ConfigError(
+        f"this memory was made with the embedder {known['name']!r} ({known['dim']} dimensions): "
+        "give it with --embedder module:attribute, or search without vectors with --embedder none"
+    )
+
+
+def load_embedder(given: str) -> Any:
+    """The embedder of an option: "auto", "local", or the object that `module:attribute` names."""
+    if ":" not in given:
+        if given not in ("auto", "local"):
+            raise ConfigError(f"--embedder {given!r} is not allowed: auto, local, none or module:attribute")
+        return given
+    module, _, attribute = given.partition(":")
+    sys.path.insert(0, str(Path.cwd()))  # a module beside the data, as with `python -m`
+    try:
+        value = import_module(module)
+        for name in attribute.split("."):
+            value = getattr(value, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--embedder {given!r} cannot be loaded: {error}") from error
+    finally:
+        sys.path.pop(0)
+    return value() if isinstance(value, type) else value
+
+
+def _is_there(path: str) -> bool:
+    return "://" in path or Path(path).exists()
 
 
 def exists(path: str, *, otherwise: str) -> None:
     """Raise ConfigError if there is no memory at `path`; `otherwise` says what to do."""
-    if "://" not in path and path != ":memory:" and not Path(path).exists():
+    if path != ":memory:" and not _is_there(path):
         raise ConfigError(f"there is no memory at {path!r}: {otherwise}")
-
-
-def progress(label: str, *, rate: bool = True) -> Callable[[int, int | None], None]:
-    """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds and one at the end."""
-    started = time.monotonic()
-    last, started_output = [-math.inf if sys.stderr.isatty() else started - SELDOM + FIRST], [False]
-
-    def report(done: int, total: int | None) -> None:
-        now, watched = time.monotonic(), sys.stderr.isatty()
-        finished = total is not None and done >= total
-        if now - last[0] < (OFTEN if watched else SELDOM) and not (finished and (watched or started_output[0])):
-            return
-        last[0], started_output[0] = now, True
-        count = f"{done}" if total is None else f"{done} of {total}"
-        if watched:
-            speed = f" ({done / max(now - started, 1e-9):,.0f}/s)" if rate else ""
-            shown = f"{label}: {count}" if not total else f"{label} {_bar(done, total)} {count}"
-            print(f"\r\x1b[K{shown}{speed}", end="\n" if finished else "", file=sys.stderr, flush=True)
-        else:
-            print(f"{label}: {count}", file=sys.stderr, flush=True)
-
-    return report
-
-
-def _bar(done: int, total: int) -> str:
-    """A progress bar with its percentage.
-
-    >>> _bar(6, 12)
-    '[############............]  50 %'
-    """
-    share = min(1.0, done / total)
-    full = int(share * BAR)
-    return f"[{'#' * full}{'.' * (BAR - full)}] {share * 100:3.0f} %"
-
-
-def print_json(value: Any) -> None:
-    """Print one JSON value on one line."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(value, default=str)  # ASCII with escapes is valid JSON in every encoding
-    print(text)
 
 
 def read_json(text: str | None, option: str) -> Any:
@@ -114,11 +113,3 @@ def read_json(text: str | None, option: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is not JSON: {error}") from error
-
-
-def write_text(text: str, path: str) -> None:
-    """Write text to a file, or to standard output for `-`."""
-    if path == "-":
-        print(text, end="" if text.endswith("\n") else "\n")
-    else:
-        Path(path).write_text(text, encoding="utf-8")

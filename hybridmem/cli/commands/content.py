@@ -1,80 +1,94 @@
-"""Commands that write and read memories: add, import, search, export."""
+"""Commands that write and search memories: add, import, search, export, forget."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, read_json
-from hybridmem.core.inputs import as_memory
-from hybridmem.core.types import Memory
-from hybridmem.errors import ConfigError
-from hybridmem.evaluation.cases import read_rows
-from hybridmem.stores.sql.validation import check_memory
+from hybridmem.cli.commands.base import NOTHING, Command, open_memory, read_json
+from hybridmem.cli.importing import FORMATS, Source, open_source
+from hybridmem.cli.output import Progress, memory_fields, paint, print_json, wrap
+from hybridmem.errors import HybridMemError
+from hybridmem.memory.results import Result
 
 __all__ = ["CONTENT"]
 
 
 def _add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("text", help="the text of the memory; - reads it from standard input")
-    for name in ("id", "title", "subject", "thread", "source-id", "type", "supersedes", "created-at"):
+    for name in ("id", "title", "subject", "thread", "speaker", "source-id", "type", "supersedes", "created-at"):
         sub.add_argument(f"--{name}", metavar=name.upper().replace("-", "_"))
     sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
     sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
 
 
 def _add(args: argparse.Namespace) -> int:
-    names = ("id", "title", "subject", "thread", "source_id", "type", "supersedes", "created_at", "tags")
-    fields = {name: getattr(args, name) for name in names if getattr(args, name)}
+    names = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "tags")
+    fields = {name: value for name, value in vars(args).items() if name in names and value}
     if args.metadata is not None:
         fields["metadata"] = read_json(args.metadata, "--metadata")
     text = sys.stdin.read() if args.text == "-" else args.text
     with open_memory(args, must_exist=False) as memory:
-        print(memory.add(text, **fields))
+        print(memory.add({"text": text, **fields}))
     return 0
+
+
+# --- import, export
 
 
 def _import_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("source", help="a JSONL file of memories or of `hybridmem export`, a Markdown folder, or -")
+    sub.add_argument(
+        "source",
+        help="a file of memories (JSONL, CSV, TSV, text, or the output of `hybridmem export`), a BEIR folder, "
+        "a folder of Markdown notes, or - for standard input",
+    )
+    sub.add_argument("--format", choices=FORMATS, help="the format of the file (by its suffix, else jsonl)")
+    sub.add_argument("--text-column", default="text", metavar="NAME", help="the column or key with the text (text)")
 
 
 def _import(args: argparse.Namespace) -> int:
-    source = Path(args.source)
-    if args.source != "-" and source.is_dir():
-        from hybridmem.stores.markdown.sync import read_notes
-
-        with open_memory(args, must_exist=False) as memory:
-            print(len(memory.add_many(read_notes(source), progress=progress("imported"))))
-        return 0
-    rows = read_rows(sys.stdin if args.source == "-" else source)
-    first = next(rows, None)  # read before the store is created, so that an unreadable file creates none
-    if first is None:
-        print(0)
-        return 0
-    everything = itertools.chain([first], rows)
-    with open_memory(args, must_exist=False) as memory:
-        if first[0].get("kind") == "hybridmem":  # the header of an export
-            print(memory.store.restore((row for row, _ in everything), progress=progress("restored")))
-        else:
-            print(len(memory.add_many(itertools.starmap(_row_memory, everything), progress=progress("imported"))))
+    source = open_source(args.source, format=args.format, text_column=args.text_column)
+    if not source.is_export:
+        source.check()  # a wrong row is refused before anything is written
+    created = _new_file(args.memory)
+    try:
+        print(_write(args, source))
+    except HybridMemError:
+        if created is not None:
+            _remove_if_empty(args, created)
+        raise
     return 0
 
 
-def _row_memory(row: dict[str, Any], where: str) -> Memory:
-    """Convert a row to a memory: `timestamp` becomes `created_at`, and null fields are dropped."""
-    given = {key: value for key, value in row.items() if value is not None}
-    if "timestamp" in given:
-        given.setdefault("created_at", given.pop("timestamp"))
-    try:
-        memory = as_memory(given, {})
-        check_memory(memory, namespace=memory.namespace)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return memory
+def _write(args: argparse.Namespace, source: Source) -> int:
+    if next(source.rows(), None) is None:
+        return 0
+    with open_memory(args, must_exist=False) as memory:
+        if source.is_export:
+            with Progress("restored") as progress:
+                return memory.store.restore((row for row, _ in source.rows()), progress=progress)
+        with Progress("imported") as progress:
+            return len(memory.add_many(source.memories(), progress=progress))
+
+
+def _new_file(path: str) -> Path | None:
+    """The file that this import creates; None when it is there already, or not a file."""
+    return None if "://" in path or path.endswith("/") or Path(path).exists() else Path(path)
+
+
+def _remove_if_empty(args: argparse.Namespace, created: Path) -> None:
+    """Remove the file of a refused import into which nothing was written."""
+    if not created.is_file():
+        return
+    with open_memory(argparse.Namespace(memory=args.memory, namespace=args.namespace)) as memory:
+        empty = memory.store.last_seq() == 0
+    if empty:
+        for ending in ("", "-wal", "-shm"):
+            created.with_name(created.name + ending).unlink(missing_ok=True)
 
 
 def _export_options(sub: argparse.ArgumentParser) -> None:
@@ -95,6 +109,9 @@ def _export(args: argparse.Namespace) -> int:
     return 0
 
 
+# --- search
+
+
 def _search_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("query")
     sub.add_argument("-k", type=int, default=8, help="number of results (8)")
@@ -103,11 +120,11 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="search one arm only; shows its raw scores")
     sub.add_argument("--why-not", metavar="ID", help="say why this memory is not among the results")
     sub.add_argument("--min-confidence", type=float, metavar="P", help="return nothing below this confidence")
-    sub.add_argument("--json", action="store_true", help="one JSON object a line")
+    sub.add_argument("--json", action="store_true", help="one JSON object per result, with every field")
 
 
 def _search(args: argparse.Namespace) -> int:
-    how = {"k": args.k, "filter": read_json(args.filter, "--filter"), "as_of": args.as_of}
+    how: dict[str, Any] = {"k": args.k, "filter": read_json(args.filter, "--filter"), "as_of": args.as_of}
     if args.min_confidence is not None:
         how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
@@ -118,31 +135,76 @@ def _search(args: argparse.Namespace) -> int:
             results = memory.search_arm(args.arm, args.query, **how)
         else:
             results = memory.search(args.query, **how)
-        for rank, result in enumerate(results, start=1):
-            receipt = result.receipt
-            if args.json:
-                described = None if receipt is None else receipt.to_dict()
-                print_json({"id": result.id, "score": result.score, "text": result.text, "receipt": described})
-            else:
-                print(f"{rank:>3}  {result.score:.3f}  {result.id}  {' '.join(result.text.split())}")
-                if receipt is not None:
-                    print(f"       {str(receipt).split(': ', 1)[1]}")
+        if args.json:
+            for rank, result in enumerate(results, start=1):
+                print_json(_as_json(rank, result))
+        else:
+            _print_results(results)
     return 0 if results else NOTHING
+
+
+def _as_json(rank: int, result: Result) -> dict[str, Any]:
+    """A result with every field of its memory, and its receipt."""
+    receipt = None if result.receipt is None else result.receipt.to_dict()
+    return {"rank": rank, "score": result.score, **memory_fields(result.memory), "receipt": receipt}
+
+
+def _print_results(results: Sequence[Result]) -> None:
+    if not results and sys.stdout is not None and sys.stdout.isatty():
+        print(paint("no results", "dim"))
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    for rank, result in enumerate(results, start=1):
+        head = f"{rank:>3}  {paint(f'{result.score:.3f}', 'green')}  {paint(result.id, 'bold')}"
+        if terminal:
+            print(head, *wrap(result.text, indent=5), sep="\n")
+        else:
+            print(f"{head}  {' '.join(result.text.split())}")
+        if result.receipt is not None:
+            for line in wrap(str(result.receipt).split(": ", 1)[1], indent=7):
+                print(paint(line, "dim"))
+
+
+def _forget_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("ids", nargs="+", metavar="ID")
+    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
+
+
+def _forget(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
+    print(count)
+    return 0 if count else NOTHING
 
 
 CONTENT = (
     Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
     Command(
         "import",
-        "add many memories, from JSONL or a folder of Markdown notes",
-        "hybridmem import notes.jsonl",
+        "add many memories, from JSONL, CSV, text, BEIR or Markdown notes",
+        "hybridmem import notes.jsonl\n  hybridmem import tickets.csv --text-column body",
         _import_options,
         _import,
-        "Each JSONL line is an object with `text` and any field of a memory. Memories are written in batches of "
-        "1,000; after an interruption, everything the progress has counted is kept.",
+        "A JSONL object or CSV row has a text and any fields of a memory; other keys become metadata. A text file\n"
+        "has one memory per line. Every row is checked before the first one is written. Memories are written in\n"
+        "batches of 1,000; after an interruption, everything the progress has counted is kept.",
     ),
     Command(
         "search", "search, with a receipt for each result", 'hybridmem search "cat" -k 3', _search_options, _search
     ),
-    Command("export", "the whole log as JSONL", "hybridmem export -o all.jsonl", _export_options, _export),
+    Command(
+        "forget",
+        "forget memories; they stay in the history",
+        "hybridmem forget m1 m2",
+        _forget_options,
+        _forget,
+        embedder=False,
+    ),
+    Command(
+        "export",
+        "write the whole log as JSONL",
+        "hybridmem export -o all.jsonl",
+        _export_options,
+        _export,
+        embedder=False,
+    ),
 )

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridmem.cli.commands.base import NOTHING, Command, open_memory, print_json, progress, write_text
+from hybridmem.cli.commands.base import NOTHING, Command, open_memory
+from hybridmem.cli.output import Progress, print_json, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
@@ -81,10 +82,11 @@ def _eval(args: argparse.Namespace) -> int:
         _warn_unknown(memory, cases)
         systems: dict[str, Any] = {"": memory}
         for name in args.against:  # a memory of its own: a recipe may change the BM25 settings
-            other = stack.enter_context(open_memory(argparse.Namespace(**{**vars(args), "recipe": name})))
+            other = stack.enter_context(open_memory(args, recipe=name))
             systems[name] = System(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
-        report = evaluate(systems, cases, stages=not args.no_stages, progress=progress("asked"), **depths)
+        progress = stack.enter_context(Progress("queries"))
+        report = evaluate(systems, cases, stages=not args.no_stages, progress=progress, **depths)
     if "-" not in (args.json, args.markdown):
         print(report)
     if args.json:
@@ -124,7 +126,8 @@ def _tune(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         _warn_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
-        tuned = tune(memory, cases, progress=progress("tuning", rate=False), **how)
+        with Progress("tuning", rate=False) as progress:
+            tuned = tune(memory, cases, progress=progress, **how)
     if args.json:
         write_text(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
     shown = sys.stderr if args.json == "-" else sys.stdout

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from hybridmem.cli.commands.base import Command, exists, no_options, open_memory, progress
+from hybridmem.cli.commands.base import Command, exists, load_embedder, no_options, open_memory
+from hybridmem.cli.output import Progress
 
 __all__ = ["UPKEEP"]
 
@@ -23,12 +24,12 @@ def _check(args: argparse.Namespace) -> int:
 
 def _reindex(args: argparse.Namespace) -> int:
     """Embed everything again; opens without an embedder, because the new one may differ from the recorded one."""
-    name = args.embedder
-    args.embedder = "none"
-    with open_memory(args) as memory:
-        from hybridmem.memory.factory import pick_embedder
+    from hybridmem.memory.factory import pick_embedder
 
-        memory.reindex(embedder=None if name == "none" else pick_embedder(name), progress=progress("embedded"))
+    plain = argparse.Namespace(memory=args.memory, namespace=args.namespace)
+    with open_memory(plain) as memory, Progress("embedded") as progress:
+        embedder = None if args.embedder == "none" else pick_embedder(load_embedder(args.embedder))
+        memory.reindex(embedder=embedder, progress=progress)
         print(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")
     return 0
 
@@ -58,7 +59,8 @@ def _copy(args: argparse.Namespace) -> int:
     try:
         target = open_store(args.target, clock=time.time)
         try:
-            done = copy_store(source, target, progress=progress("copied"))
+            with Progress("copied") as progress:
+                done = copy_store(source, target, progress=progress)
             earlier = f", {done.resumed} of them by an earlier run" if done.resumed else ""
             print(f"copied {done.rows} entries{earlier}; both sides have checksum {done.checksum}")
         finally:
@@ -88,9 +90,16 @@ def _inspect(args: argparse.Namespace) -> int:
 
 UPKEEP = (
     Command("inspect", "a local web page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
-    Command("check", "check the store for damage", "hybridmem check", no_options, _check),
+    Command("check", "check the store for damage", "hybridmem check", no_options, _check, embedder=False),
     Command("reindex", "embed and index everything again", "hybridmem reindex --embedder local", no_options, _reindex),
-    Command("backup", "copy the store while it is in use", "hybridmem backup copy.db", _backup_options, _backup),
+    Command(
+        "backup",
+        "copy the store while it is in use",
+        "hybridmem backup copy.db",
+        _backup_options,
+        _backup,
+        embedder=False,
+    ),
     Command(
         "copy",
         "copy one store to another, SQLite or PostgreSQL",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,9 @@ __all__ = [
 WEIGHTS: Mapping[str, float] = {"text": 1.0, "title": 2.0, "tags": 1.0, "predicate": 0.5}
 """Field weights: they multiply the term frequency before saturation."""
 
+ASKED, ANSWERED = -0.5, 1.0
+"""What the words of a question add to the term frequencies of the turn that asks, and of the turn that answers."""
+
 AnyAnalyzer: TypeAlias = Analyzer | Callable[[str], list[str]]
 """Our analyzer, or any function from text to terms."""
 
@@ -41,6 +44,15 @@ class Document(NamedTuple):
     id: str
     fields: Mapping[str, str]
     stamp: float = float("-inf")
+    asked: str = ""
+    """Question sentences of the text, whose terms count by half: the next turn of the thread answers them."""
+    previous: str = ""
+    """Question sentences of the previous turn, which this text answers: they count as text, but not in the length."""
+
+    @property
+    def questions(self) -> tuple[tuple[str, float], ...]:
+        """The question sentences with their weights relative to the text."""
+        return tuple((text, weight) for text, weight in ((self.asked, ASKED), (self.previous, ANSWERED)) if text)
 
 
 Source: TypeAlias = Memory | Document | tuple[str, str]
@@ -84,11 +96,17 @@ def stamp_of(when: datetime | date | float | None, /) -> float:
 
 
 def weigh(
-    fields: Mapping[str, str], /, *, analyzer: AnyAnalyzer, weights: Mapping[str, float] = WEIGHTS
+    fields: Mapping[str, str],
+    /,
+    *,
+    analyzer: AnyAnalyzer,
+    weights: Mapping[str, float] = WEIGHTS,
+    questions: Sequence[tuple[str, float]] = (),
 ) -> tuple[dict[str, float], float]:
     """Weighted frequency of each term, and the weighted length |D|: Σ over fields of weight · count.
 
     Stop words count in the frequencies, so that a query of only stop words has results, but not in the length.
+    `questions` (see `Document`) change frequencies, never below 0, and not the length.
     """
     frequencies: dict[str, float] = {}
     length = 0.0
@@ -104,6 +122,11 @@ def weigh(
         for term, count in counts.items():
             frequencies[term] = frequencies.get(term, 0.0) + weight * count
         length += weight * sum(1 for term in terms if not is_stop(term))
+    for text, share in questions:
+        for term in all_terms(text):
+            frequencies[term] = frequencies.get(term, 0.0) + share * weights.get("text", 0.0)
+    if questions:
+        frequencies = {term: frequency for term, frequency in frequencies.items() if frequency > 0}
     return frequencies, length
 
 

@@ -41,6 +41,7 @@ from hybridmem.indexes.bm25.scoring import (
     Saturation,
     coverage,
     document_frequency,
+    frequencies,
     idf,
     order,
     plan,
@@ -51,12 +52,16 @@ from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["BM25Index"]
 
+B_LIMIT, HALF_LENGTH = 0.75, 12.0
+"""Adaptive b approaches this limit for long texts, and is half of it at this mean length."""
+
 
 class BM25Index:
     """A live BM25 index; safe to use from any thread.
 
     k1 (default 1.2) sets how fast repetitions of a term saturate: 1.6–2.0 suits long logs. b (default 0.75) sets how
-    much long texts are penalised: 0.5 for mixed lengths, 0 row_of lengths are capped, never 1.
+    much long texts are penalised: 0.5 for mixed lengths, 0 where lengths are capped, never 1. `b=None` adapts b to
+    the mean length L of the texts in terms: b = 0.75·L/(L + 12), so that the length of short messages counts less.
 
     >>> index = BM25Index()
     >>> index.add("m1", "Ana moved to Lisbon")
@@ -69,23 +74,23 @@ class BM25Index:
         analyzer: AnyAnalyzer | None = None,
         *,
         k1: float = 1.2,
-        b: float = 0.75,
+        b: float | None = 0.75,
         weights: Any = None,
         accelerate: Literal["auto"] | bool = "auto",
     ) -> None:
-        validation.bm25_constants(k1, b)
+        validation.bm25_constants(k1, B_LIMIT if b is None else b)
         if analyzer is not None:
             validation.function("analyzer", analyzer, "an Analyzer(…), a function from a text to terms, or None")
         self.analyzer: AnyAnalyzer = Analyzer() if analyzer is None else analyzer
         self.k1 = float(k1)
-        self.b = float(b)
+        self.b = None if b is None else float(b)
         self.weights = checked_weights(weights)
         self._kernels = KernelChoice(accelerate)
         self._writer = guard(threading.RLock())
         """Held by one writer at a time."""
         self._swap = guard(threading.Lock())
         """Held briefly while the state and the ids' rows are replaced together."""
-        self._last_saturation = Saturation(self.k1 + 1, self.k1 * (1 - self.b), 0.0)
+        self._last_saturation = Saturation(self.k1 + 1, self.k1, 0.0)
         self._set_state(State.empty())
 
     def _set_state(self, state: State) -> None:
@@ -147,6 +152,10 @@ class BM25Index:
         """Remove all documents and reset the watermark."""
         with self._writer, self._swap:
             self._set_state(State.empty(epoch=self._state.epoch + 1))
+
+    def write(self, documents: Iterable[Document], removed: Iterable[str] = (), /, *, watermark: int) -> None:
+        """Add or replace documents and remove ids in one step, and set the watermark."""
+        self._write({document.id: document for document in documents}, removed, watermark=watermark)
 
     def _write(self, puts: dict[str, Document], gone: Iterable[str], *, watermark: int | None = None) -> int:
         """Prepare the next state and replace the current one; returns how many rows were removed."""
@@ -265,7 +274,30 @@ class BM25Index:
         state = self._state
         return idf(state.count, document_frequency(state, term, self._saturation(state))[0])
 
-    def with_curve(self, *, k1: float, b: float) -> BM25Index:
+    def windows(self, query: str, windows: Sequence[Sequence[str | None]], /, *, wing: float = 0.5) -> list[float]:
+        """BM25 of windows of documents, as if each were one document; the mean length is that of the windows.
+
+        `windows[0]` has the documents themselves, which count once; those of the other lists count `wing` times.
+        """
+        with self._swap:
+            row_of, state = self._rows_by_id(), self._state
+            rows = np.array([[-1 if id_ is None else row_of.get(id_, -1) for id_ in ids] for ids in windows], np.intp)
+        shares = np.full(len(windows), wing)
+        shares[0] = 1.0
+        lengths = shares @ np.where(rows >= 0, state.lengths[rows], 0.0)
+        planned = self._planned(query, state)
+        scores = np.zeros(rows.shape[1])
+        mean = float(lengths.mean()) if len(lengths) else 0.0
+        if planned is not None and mean:
+            b = self._b(state)
+            norm = self.k1 * (1 - b + b * lengths / mean)
+            for weight, held in zip(planned.weights.tolist(), frequencies(state, planned, rows.ravel()), strict=True):
+                tf = shares @ held.reshape(rows.shape)
+                scores += weight * tf * (self.k1 + 1) / (tf + norm)
+        result: list[float] = scores.tolist()
+        return result
+
+    def with_curve(self, *, k1: float, b: float | None) -> BM25Index:
         """An index with other constants over the same postings, which are shared until one of the two is written to."""
         other = BM25Index(self.analyzer, k1=k1, b=b, weights=self.weights)
         other._kernels = self._kernels
@@ -285,12 +317,23 @@ class BM25Index:
 
     def _saturation(self, state: State) -> Saturation:
         """The saturation for the current average length; cached with its tables while that stays the same."""
-        average = state.average
-        slope = self.k1 * self.b / average if average else 0.0
-        curve = self._last_saturation
-        if curve.slope != slope or len(curve.tables) > len(state.segments) + 8:  # tables of merged segments
-            curve = self._last_saturation = Saturation(self.k1 + 1, self.k1 * (1 - self.b), slope)
-        return curve
+        average, b = state.average, self._b(state)
+        flat, slope = self.k1 * (1 - b), self.k1 * b / average if average else 0.0
+        cached = self._last_saturation
+        # more tables than segments: those of merged segments are dropped
+        if (cached.flat, cached.slope) != (flat, slope) or len(cached.tables) > len(state.segments) + 8:
+            cached = self._last_saturation = Saturation(self.k1 + 1, flat, slope)
+        return cached
+
+    def _b(self, state: State) -> float:
+        if self.b is not None:
+            return self.b
+        return B_LIMIT * state.average / (state.average + HALF_LENGTH)
+
+    @property
+    def effective_b(self) -> float:
+        """The length normalisation in use: `b`, or the adapted value."""
+        return self._b(self._state)
 
     def _rows_by_id(self) -> dict[str, int]:
         """The row of each id. Built on first use: a loaded index that is only searched does not need it."""

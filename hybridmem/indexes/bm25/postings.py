@@ -75,7 +75,10 @@ class Segment:
 
 
 def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -> Segment:
-    """A segment from (term, row) pairs in any order; equal pairs add their weights (1 each when None)."""
+    """A segment from (term, row) pairs in any order; equal pairs add their weights (1 each when None).
+
+    A pair whose weights add up to 0 or less is left out.
+    """
     keys = terms.astype(np.int64) << 32 | rows
     if weights is None:
         keys.sort()
@@ -87,6 +90,8 @@ def build(terms: Ints, rows: Ints, weights: Floats | None, lengths: Floats, /) -
         amounts = np.diff(np.append(first, len(keys))).astype(np.float64)
     else:
         amounts = np.add.reduceat(weights, first) if len(first) else np.zeros(0)
+        here = amounts > 0
+        first, amounts = first[here], amounts[here]
     keys = keys[first]
     row = (keys & 0xFFFFFFFF).astype(np.int32)
     frequencies, by_frequency = _distinct(amounts)

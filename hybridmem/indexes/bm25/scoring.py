@@ -39,6 +39,7 @@ __all__ = [
     "coverage",
     "document_frequency",
     "find",
+    "frequencies",
     "idf",
     "order",
     "plan",
@@ -161,6 +162,37 @@ def _part(part: TermPostings, places: list[int], weights: list[float]) -> Segmen
     slices = np.array([[part.lows[i] for i in places], [part.highs[i] for i in places]], np.int64)
     bounds = np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)])
     return SegmentPlan(part.rows, part.codes, part.table, slices[0], slices[1], bounds)
+
+
+def frequencies(state: State, plan: QueryPlan, rows: npt.NDArray[np.intp], /) -> Iterator[Floats]:
+    """The frequency of each of the plan's terms in these rows (in any order; 0 for a negative row number)."""
+    ascending = rows.argsort()
+    wanted = rows[ascending]
+    numbers = [state.vocabulary[term] for term in plan.terms]
+    tail = state.tail.find(numbers, state.size)
+    for term, number in enumerate(numbers):
+        found = np.zeros(len(rows))
+        for segment in state.segments:
+            [(low, high, _, _)] = segment.find([number])
+            at, hit = _matches(segment.rows[low:high], wanted)
+            found[hit] = segment.frequencies[segment.codes[low:high][at]]
+        at, hit = _matches(np.array(tail[0][term], np.int32), wanted)
+        found[hit] = np.array(tail[1][term])[at]
+        held = np.empty(len(rows))
+        held[ascending] = found
+        yield held
+
+
+def _matches(rows: RowNumbers, wanted: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions in `rows` (ascending) of the wanted rows that are among them, and positions of those in `wanted`."""
+    if not len(rows):
+        return _NO_ROWS, _NO_ROWS
+    at = rows.searchsorted(wanted)
+    hit = (rows.take(at, mode="clip") == wanted).nonzero()[0]
+    return at[hit], hit
+
+
+_NO_ROWS = np.zeros(0, np.intp)
 
 
 def order(rows: RowNumbers, scores: Floats, state: State, /, *, k: int) -> Hits:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridmem.indexes.bm25.documents import AnyAnalyzer, Document, readers, weigh
+from hybridmem.indexes.bm25.documents import ANSWERED, ASKED, AnyAnalyzer, Document, readers, weigh
 from hybridmem.indexes.bm25.postings import Floats, Ints, Segment, build, merge
 from hybridmem.indexes.bm25.state import State, Tail, Vocabulary, grown, units
 
@@ -43,7 +43,10 @@ def _append_few(
     analyzer: AnyAnalyzer,
     weights: Mapping[str, float],
 ) -> State:
-    weighed = [weigh(document.fields, analyzer=analyzer, weights=weights) for document in documents]
+    weighed = [
+        weigh(document.fields, analyzer=analyzer, weights=weights, questions=document.questions)
+        for document in documents
+    ]
     state = _with_rows(state, documents, np.array([length for _, length in weighed]))
     start = state.size - len(documents)
     for row, (frequencies, _) in enumerate(weighed, start):
@@ -71,6 +74,10 @@ def _append_many(
         content = rows[~np.array(stops, bool)[terms]]
         lengths += weight * np.bincount(content, minlength=len(documents))
         pieces.append((terms, rows, weight))
+    for name, share in (("asked", ASKED), ("previous", ANSWERED)):
+        terms, rows = _tokens([getattr(document, name) for document in documents], vocabulary, analyzer)
+        if len(terms):
+            pieces.append((terms, rows, share * weights.get("text", 0.0)))
     state = _with_rows(state, documents, lengths)
     start = state.size - len(documents)
     segment = _segment(pieces, start, state.lengths)

@@ -15,9 +15,18 @@ import numpy.typing as npt
 from hybridmem.core import validation
 from hybridmem.core.types import Activation, Hits
 from hybridmem.indexes.graph.adjacency import CompressedRows, Floats, Ints
-from hybridmem.indexes.graph.threads import ThreadLinks
 
-__all__ = ["Frontier", "GraphSnapshot", "Weights", "among", "highest", "join", "peaks", "strongest"]
+__all__ = [
+    "Frontier",
+    "GraphSnapshot",
+    "ThreadLinks",
+    "Weights",
+    "among",
+    "highest",
+    "join",
+    "peaks",
+    "strongest",
+]
 
 
 class Frontier(NamedTuple):
@@ -115,6 +124,14 @@ _Reached = tuple[Ints, Ints, Floats]
 """Result of one hop: position in the frontier, reached node, activation."""
 
 _NONE: Ints = np.empty(0, np.intp)
+
+
+class ThreadLinks(NamedTuple):
+    """A snapshot of all threads: the next and previous node (-1 for none), and whether a node asks a question."""
+
+    after: npt.NDArray[np.int32]
+    before: npt.NDArray[np.int32]
+    asks: npt.NDArray[np.bool_]
 
 
 class Weights(NamedTuple):

@@ -288,6 +288,14 @@ class Column:
     def __getitem__(self, node: int) -> int:
         return int(self._data[node]) if node < len(self._data) else self._fill
 
+    def take(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
+        """The values of several nodes."""
+        nodes = np.asarray(nodes, np.intp)
+        known = nodes < len(self._data)
+        values = np.full(len(nodes), self._fill, np.intp)
+        values[known] = self._data[nodes[known]]
+        return values
+
     def set(self, node: int, value: int, *, link: bool = False) -> None:
         """Write one value; `link` says that the values are node numbers (-1 for none)."""
         if node >= len(self._data):

@@ -17,9 +17,10 @@ from hybridmem.core.protocols import Change
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Hits, Memory
 from hybridmem.indexes.entries import Entries
-from hybridmem.indexes.graph.activation import GraphSnapshot, Weights
+from hybridmem.indexes.graph.activation import GraphSnapshot, ThreadLinks, Weights
 from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots
-from hybridmem.indexes.graph.threads import ThreadPosition, Threads, asks
+from hybridmem.indexes.graph.threads import ThreadPosition, Threads
+from hybridmem.text.cues import ASKS, cues_of
 from hybridmem.text.entities import spot
 
 __all__ = ["GraphIndex", "GraphSettings", "ids_in"]
@@ -89,6 +90,8 @@ class GraphIndex:
         self._alive = Column(np.bool_, fill=0)
         self._size = 0
         self._threads = Threads()
+        self._thread_numbers: dict[str, int] = {}
+        self._asks = Column(np.bool_, fill=0)
         self._links, self._entities_of, self._members_of = Adjacency(), Adjacency(), Adjacency()
         self._entities: dict[str, int] = {}
         self._entity_names: list[str] = []
@@ -123,16 +126,17 @@ class GraphIndex:
         """Fill an empty index at once with the same result as `apply`; used to open a large store quickly."""
         settings = self.settings
         with self._lock:
-            self._ids = list(entries.by_id)
+            self._ids = entries.ids()
             self._size = len(self._ids)
             self._numbers = dict(zip(self._ids, range(self._size), strict=True))
             self._alive.fill(np.ones(self._size, np.bool_))
             extras = [(self._numbers[key], extra) for key, extra in entries.extras.items()]
             if settings.thread > 0:
-                rows = entries.by_id.values()
-                threads, times = [row.thread for row in rows], [row.created_at for row in rows]
-                born = list(map(entries.born.__getitem__, self._ids))
-                self._threads.load(threads, times, born, [node for node, extra in extras if extra.asks])
+                table = entries.columns()
+                self._thread_numbers = {name: number for number, name in enumerate(entries.thread_names)}
+                created = np.where(np.isnan(table["created"]), np.inf, table["created"])
+                self._threads.load(table["thread"].copy(), created, table["born"].copy())
+                self._asks.fill(table["cues"] & ASKS > 0)
             for node, extra in extras:
                 if extra.links is not None and settings.metadata > 0:
                     for target in self._targets(node, extra.links):
@@ -185,13 +189,16 @@ class GraphIndex:
         self._put_entities(node, ())
 
     def _put_position(self, node: int, memory: Memory, change: Change) -> None:
+        asks = cues_of(memory.text) & ASKS
+        if bool(self._asks[node]) != bool(asks):
+            self._asks.set(node, int(asks > 0))
         if memory.thread is None:
             self._threads.drop(node)
             return
         at = epoch(memory.created_at)
         first = change.born or self._threads.seq_of(node) or change.seq
-        position = ThreadPosition(math.inf if at is None else at, first, node)
-        self._threads.put(memory.thread, position, asks=asks(memory.text))
+        thread = self._thread_numbers.setdefault(memory.thread, len(self._thread_numbers))
+        self._threads.put(thread, ThreadPosition(math.inf if at is None else at, first, node))
 
     def _targets(self, node: int, value: Any) -> dict[int, None]:
         numbers = dict.fromkeys(map(self._number, ids_in(value, most=self.settings.max_fanout)))
@@ -300,7 +307,7 @@ class GraphIndex:
             ids=self._ids,
             numbers=self._numbers,
             alive=self._alive.freeze(count),
-            threads=self._threads.freeze(count),
+            threads=ThreadLinks(*self._threads.freeze(count), self._asks.freeze(count)),
             links=self._links.freeze(),
             entities_of=self._entities_of.freeze(),
             members_of=self._members_of.freeze(),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +10,9 @@ import numpy.typing as npt
 
 from hybridmem.indexes.graph.adjacency import Column
 
-__all__ = ["ThreadLinks", "ThreadPosition", "Threads", "asks"]
+__all__ = ["ThreadPosition", "Threads"]
 
-
-def asks(text: str, /) -> bool:
-    """Whether a text contains a question mark; the next memory of its thread is then treated as the answer."""
-    return "?" in text or "？" in text
+Links = npt.NDArray[np.int32]
 
 
 class ThreadPosition(NamedTuple):
@@ -28,137 +23,128 @@ class ThreadPosition(NamedTuple):
     node: int
 
 
-class ThreadLinks(NamedTuple):
-    """A snapshot of all threads: the next and previous node (-1 for none), and whether a node asks a question."""
+class _Loaded(NamedTuple):
+    """Nodes as loaded, in columns: the number of the thread (-1 for none), time and seq."""
 
-    after: npt.NDArray[np.int32]
-    before: npt.NDArray[np.int32]
-    asks: npt.NDArray[np.bool_]
-
-
-class _LoadedThreads(NamedTuple):
-    """Threads as loaded, in columns. A thread that is written to is removed from `numbers` and becomes a list."""
-
-    numbers: dict[str, int]
-    names: list[str]
-    code: npt.NDArray[np.int32]
-    """The number of each node's thread, -1 for none."""
+    thread: npt.NDArray[np.int32]
     at: npt.NDArray[np.float64]
     seq: npt.NDArray[np.int64]
-    order: npt.NDArray[np.intp]
-    """Nodes sorted by thread, then by position."""
-    starts: list[int]
-
-    def nodes(self, number: int) -> list[int]:
-        """A thread's nodes in their order."""
-        found: list[int] = self.order[self.starts[number] : self.starts[number + 1]].tolist()
-        return found
 
 
-_NONE = _LoadedThreads({}, [], np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.intp), [0])
+_NONE = _Loaded(np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64))
 
 
 class Threads:
-    """The order within each thread under insertions, updates and deletions."""
+    """The order within each thread under insertions, updates and deletions. Nodes and threads are numbers."""
 
-    __slots__ = ("_after", "_asks", "_before", "_loaded", "_threads", "_where")
+    __slots__ = ("_after", "_before", "_loaded", "_place", "_positions")
 
     def __init__(self) -> None:
         self._after = Column(np.int32, fill=-1)
         self._before = Column(np.int32, fill=-1)
-        self._asks = Column(np.bool_, fill=0)
-        self._threads: dict[str, list[ThreadPosition]] = {}
-        self._where: dict[int, tuple[str, ThreadPosition]] = {}
+        self._positions: dict[int, list[ThreadPosition]] = {}
+        self._place: dict[int, tuple[int, ThreadPosition]] = {}
         self._loaded = _NONE
 
     def load(
-        self, threads: Sequence[str | None], times: Sequence[float | None], seqs: Sequence[int], asking: Sequence[int]
+        self,
+        thread: npt.NDArray[np.int32],
+        at: npt.NDArray[np.float64],
+        seq: npt.NDArray[np.int64],
+        links: tuple[Links, Links] | None = None,
     ) -> None:
-        """Fill an empty object at once: thread, time and seq of nodes 0, 1, 2, …, and the nodes that ask a question."""
-        numbers: dict[str, int] = {}
-        number = numbers.setdefault
-        code = np.array([-1 if t is None else number(t, len(numbers)) for t in threads], np.int32)
-        at = np.array([math.inf if when is None else when for when in times], np.float64)
-        seq = np.array(seqs, np.int64)
-        order = np.lexsort((seq, at, code))
-        order = order[np.searchsorted(code[order], 0) :]
-        starts = np.searchsorted(code[order], np.arange(len(numbers) + 1)).tolist()
-        self._loaded = _LoadedThreads(numbers, list(numbers), code, at, seq, order, starts)
-        asks = np.zeros(len(code), np.bool_)
-        asks[list(asking)] = True
-        self._asks.fill(asks)
-        first, second = order[:-1], order[1:]
-        joined = code[first] == code[second]
-        for column, here, there in ((self._after, first, second), (self._before, second, first)):
-            links = np.full(len(code), -1, np.int32)
-            links[here[joined]] = there[joined]
-            column.fill(links)
+        """Fill an empty object with thread (-1 for none), time (inf for none) and seq of each node.
 
-    def _positions(self, thread: str) -> list[ThreadPosition]:
-        """The positions of a thread as a list; loaded columns are converted on the first write."""
-        number = self._loaded.numbers.pop(thread, None)
-        if number is not None:
-            at, seq = self._loaded.at, self._loaded.seq
-            positions = [ThreadPosition(float(at[node]), int(seq[node]), node) for node in self._loaded.nodes(number)]
-            self._threads[thread] = positions
-            self._where.update((position.node, (thread, position)) for position in positions)
-        return self._threads.setdefault(thread, [])
+        `links`, when known, are the next and previous node of each.
+        """
+        self._loaded = _Loaded(thread, at, seq)
+        for column, values in zip((self._after, self._before), links or _sorted_links(thread, at, seq), strict=True):
+            column.fill(values)
 
-    def _place(self, node: int) -> tuple[str, ThreadPosition] | None:
-        """A memory's thread and position; None when it is in no thread."""
-        loaded = self._loaded
-        if node not in self._where and node < len(loaded.code) and loaded.code[node] >= 0:
-            thread = loaded.names[int(loaded.code[node])]
-            if thread in loaded.numbers:
-                self._positions(thread)
-        return self._where.get(node)
+    def after(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
+        """The next node of each, -1 for none."""
+        return self._after.take(nodes)
 
-    def put(self, thread: str, position: ThreadPosition, *, asks: bool) -> None:
+    def before(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
+        """The previous node of each, -1 for none."""
+        return self._before.take(nodes)
+
+    def neighbours(self, node: int, /) -> tuple[int, int]:
+        """The previous and the next node, -1 for none."""
+        return self._before[node], self._after[node]
+
+    def put(self, thread: int, position: ThreadPosition) -> None:
         """Set a memory's thread and position."""
         node = position.node
-        if bool(self._asks[node]) != asks:
-            self._asks.set(node, int(asks))
-        if self._place(node) == (thread, position):
+        if self._placed(node) == (thread, position):
             return
         self.drop(node)
-        positions = self._positions(thread)
+        positions = self._opened(thread)
         if not positions or positions[-1] < position:
             place = len(positions)
             positions.append(position)
         else:
             place = bisect_left(positions, position)
             insort(positions, position)
-        self._where[node] = (thread, position)
+        self._place[node] = (thread, position)
         self._join(positions[place - 1].node if place else -1, node)
         self._join(node, positions[place + 1].node if place + 1 < len(positions) else -1)
 
     def drop(self, node: int) -> None:
         """Remove a memory from its thread and join its two neighbours."""
-        known = self._place(node)
-        if known is None:
+        placed = self._placed(node)
+        if placed is None:
             return
-        del self._where[node]
-        thread, position = known
-        positions = self._threads[thread]
+        del self._place[node]
+        thread, position = placed
+        positions = self._positions[thread]
         del positions[bisect_left(positions, position)]
-        if not positions:
-            del self._threads[thread]
         self._join(self._before[node], self._after[node])
         self._before.set(node, -1, link=True)
         self._after.set(node, -1, link=True)
 
     def seq_of(self, node: int) -> int | None:
         """The seq with which this memory entered its thread; an update keeps it."""
-        known = self._place(node)
-        return None if known is None else known[1].seq
+        placed = self._placed(node)
+        return None if placed is None else placed[1].seq
 
-    def freeze(self, count: int) -> ThreadLinks:
-        """A snapshot of the threads for the first `count` nodes."""
-        columns: list[Any] = [column.freeze(count) for column in (self._after, self._before, self._asks)]
-        return ThreadLinks(*columns)
+    def freeze(self, count: int) -> tuple[Links, Links]:
+        """Snapshots of the next and the previous node of the first `count` nodes."""
+        return self._after.freeze(count), self._before.freeze(count)
+
+    def _opened(self, thread: int) -> list[ThreadPosition]:
+        """The positions of a thread as a list; loaded columns are converted on the first write."""
+        positions = self._positions.get(thread)
+        if positions is None:
+            loaded = self._loaded
+            nodes = np.flatnonzero(loaded.thread == thread)
+            columns = (loaded.at[nodes].tolist(), loaded.seq[nodes].tolist(), nodes.tolist())
+            positions = self._positions[thread] = sorted(map(ThreadPosition._make, zip(*columns, strict=True)))
+            self._place.update((position.node, (thread, position)) for position in positions)
+        return positions
+
+    def _placed(self, node: int) -> tuple[int, ThreadPosition] | None:
+        """A memory's thread and position; None when it is in no thread."""
+        if node not in self._place and node < len(self._loaded.thread):
+            thread = int(self._loaded.thread[node])
+            if thread >= 0 and thread not in self._positions:
+                self._opened(thread)
+        return self._place.get(node)
 
     def _join(self, first: int, second: int) -> None:
         if first >= 0:
             self._after.set(first, second, link=True)
         if second >= 0:
             self._before.set(second, first, link=True)
+
+
+def _sorted_links(
+    thread: npt.NDArray[np.int32], at: npt.NDArray[np.float64], seq: npt.NDArray[np.int64]
+) -> tuple[Links, Links]:
+    order = np.lexsort((seq, at, thread))
+    first, second = order[:-1], order[1:]
+    joined = (thread[first] == thread[second]) & (thread[first] >= 0)
+    after, before = (np.full(len(thread), -1, np.int32) for _ in range(2))
+    after[first[joined]] = second[joined]
+    before[second[joined]] = first[joined]
+    return after, before

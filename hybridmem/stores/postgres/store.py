@@ -185,7 +185,8 @@ class PostgresStore(SQLStore):
         wanted = Deriver.of(settings.analyzer, settings.graph)
         if settings.graph is None:
             wanted = replace(self._deriver, analyzer=settings.analyzer)
-        self._adopt(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, settings.b)))
+        b = B if settings.b is None else settings.b
+        self._adopt(replace(wanted, lexical=Lexical.of(self._deriver.lexical.engine, settings.k1, b)))
 
     def _adopt(self, wanted: Deriver) -> None:
         record = self._db.read(lambda conn: schema.get_setting(conn, "derived"))
@@ -241,7 +242,7 @@ class PostgresStore(SQLStore):
         """Build all derived rows again, for all clients, with other settings if given; returns how many memories."""
         deriver = self._deriver if settings is None else Deriver.of(settings.analyzer, settings.graph)
         engine = self._deriver.lexical.engine if lexical is None else lexical
-        curve = (K1, B) if settings is None else (settings.k1, settings.b)
+        curve = (K1, B) if settings is None else (settings.k1, B if settings.b is None else settings.b)
         deriver = replace(deriver, lexical=Lexical.of(engine, *curve))
         with self._db.write(alone=True) as conn:
             done = maintenance.rebuild(conn, deriver, progress)

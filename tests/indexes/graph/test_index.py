@@ -200,11 +200,11 @@ class TestAgainstTheReference:
     @given(st.lists(memories, max_size=8), st.lists(edges, max_size=8), st.lists(steps, max_size=8), choices, seed_sets)
     @settings(max_examples=60, deadline=None)
     def test_loading_at_once_is_the_same_as_following(self, start, links, later, chosen, seeds):
-        """A entries fills an index as the changes would have, and both go on alike."""
+        """Entries fill an index as the changes would have, and both go on alike."""
         puts = [Change(n, f"m{n}", memory, born=n) for n, memory in enumerate(start, 1)]
         loaded, followed = GraphIndex(chosen), GraphIndex(chosen)
         entries = Entries(chosen.links_key)
-        entries.put(puts)
+        entries.apply(puts)
         loaded.load(entries, links)
         followed.apply([*puts, *(Change(20, "", edge=edge) for edge in links)])
         for _ in range(2):

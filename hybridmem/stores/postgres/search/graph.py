@@ -32,7 +32,6 @@ Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 3
 """The column of an entry's id in `thread_neighbours`."""
-_PLAIN = Extra()
 _ASKS = f"(m.cues & {ASKS:d}) > 0 AS asks"
 _VISIBLE = "m.live AND m.status <> 'superseded'"
 
@@ -188,7 +187,7 @@ def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapsh
         links = pointers.get(id_)
         named = tuple(mentions.get(id_, ()))
         links = None if links is None else list(dict.fromkeys(links))
-        entries.set(id_, entry, born, Extra(asks, named, links) if asks or named or links else _PLAIN)
+        entries.set_entry(id_, entry._replace(cues=ASKS if asks else 0), born, Extra(named, links))
     index.load(entries, edges)
     return index.snapshot(), [entry for _, _, entry in nodes]
 

@@ -60,7 +60,7 @@ class PostgresView:
     ) -> None:
         self._namespace, self._settings = namespace, settings
         self._run, self._run_both = run, run_both
-        self._bm25 = Bm25(namespace, settings.k1, settings.b)
+        self._bm25 = Bm25(namespace, settings.k1, 0.75 if settings.b is None else settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
         self._want_index, self._catch_up = want_index, catch_up

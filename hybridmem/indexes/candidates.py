@@ -1,0 +1,90 @@
+"""The pool of candidates of one query: the hits of all arms and their neighbours in threads, scored by every arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from hybridmem.core.protocols import ArmQuery
+from hybridmem.core.types import Candidates, Hits
+from hybridmem.indexes.bm25.index import BM25Index
+from hybridmem.indexes.entries import Entries
+
+__all__ = ["baseline_of", "candidates"]
+
+_SAMPLE = 128
+_WINDOW = 2
+"""A window has this many turns before and after a memory."""
+
+
+def candidates(
+    bm25: BM25Index,
+    vectors: Any,
+    entries: Entries,
+    query: ArmQuery,
+    hits: Mapping[str, Hits],
+    /,
+    *,
+    seeds: int,
+    hops: int,
+) -> Candidates:
+    """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`)."""
+    baseline = {arm: 0.0 if arm == "bm25" else baseline_of(vectors, entries, query.vector) for arm in hits}
+
+    def scored(arm: str, ids: Sequence[str]) -> list[float]:
+        if arm == "bm25":
+            return bm25.score(query.text, ids)
+        return [baseline[arm] if score is None else score for score in vectors.score(query.vector, ids)]
+
+    ids = list(dict.fromkeys(chain.from_iterable(found.ids for found in hits.values())))
+    scores: dict[str, list[float]] = {}
+    for arm, found in hits.items():
+        known = dict(zip(*found, strict=True))
+        missing = [id_ for id_ in ids if id_ not in known]
+        known.update(zip(missing, scored(arm, missing), strict=True))
+        scores[arm] = [known[id_] for id_ in ids]
+    near = entries.around(_best(ids, scores, baseline, seeds), hops)
+    more = _new_ids(near, ids, query.allowed)
+    if more:
+        scores = {arm: values + scored(arm, more) for arm, values in scores.items()}
+    ids += more
+    around = entries.around(ids, _WINDOW)
+    alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
+    if all(alone):
+        return Candidates(ids, scores, baseline)
+    window = [
+        math.nan if lone else score for lone, score in zip(alone, bm25.windows(query.text, [ids, *around]), strict=True)
+    ]
+    position = {id_: place for place, id_ in enumerate(ids)}
+    previous = [-1 if id_ is None else position.get(id_, -1) for id_ in around[0]]
+    return Candidates(ids, scores, baseline, window, previous)
+
+
+def baseline_of(vectors: Any, entries: Entries, vector: Any, /) -> float:
+    """The cosine of an unrelated memory: mean − standard deviation over the sample of the view's vectors."""
+    sample = [score for score in vectors.score(vector, entries.sample(_SAMPLE)) if score is not None]
+    if len(sample) < min(_SAMPLE, len(vectors)):  # memories without a vector are left out of the sample
+        scores = vectors.score(vector, entries.sample(len(entries)))
+        sample = [score for score in scores if score is not None][:_SAMPLE]
+    return float(np.mean(sample) - np.std(sample)) if sample else 0.0
+
+
+def _best(ids: list[str], scores: Mapping[str, list[float]], baseline: Mapping[str, float], seeds: int) -> list[str]:
+    """The best ids by the mean of the arms' scores, each scaled to 0 … 1 between its baseline and its best."""
+    total = np.zeros(len(ids))
+    for arm, values in scores.items():
+        low = baseline[arm]
+        span = max(max(values, default=low) - low, 1e-9)
+        total += np.maximum((np.array(values) - low) / span, 0.0)
+    order = sorted(zip((-total).tolist(), ids, strict=True))
+    return [id_ for _, id_ in order[:seeds]]
+
+
+def _new_ids(near: list[list[str | None]], ids: list[str], allowed: Set[str] | None) -> list[str]:
+    known: set[str | None] = {None, *ids}
+    found = dict.fromkeys(id_ for id_ in chain.from_iterable(near) if id_ not in known)
+    return [id_ for id_ in found if id_ is not None and (allowed is None or id_ in allowed)]
