@@ -159,7 +159,7 @@ def indexed(path, memories, vectors, question):
 
 def arms_of(memory, questions, vectors):
     """Each arm alone, as a user asks it, and all that a search asks of its indexes."""
-    space = memory._engine.space(memory._view())  # noqa: SLF001
+    space = memory._engine.search_view(memory._view())  # noqa: SLF001
     asks = {question: ArmQuery(question, vectors[question]) for question in questions}
     words = {q: space.search("bm25", ask, k=DEPTH) for q, ask in asks.items()}
     seeds = {q: dict(zip(hits.ids[:20], hits.scores[:20], strict=True)) for q, hits in words.items()}

@@ -159,7 +159,7 @@ def indexed(url: str, memory: HybridMemory, question: Asked) -> float:
 def agreement(near: HybridMemory, exact: HybridMemory, questions: list[Asked]) -> tuple[float, float]:
     """How much of the exact 10 and 100 nearest HNSW finds."""
     found = []
-    spaces = [memory.store.space(View(), IndexSettings()) for memory in (near, exact)]
+    spaces = [memory.store.search_view(View(), IndexSettings()) for memory in (near, exact)]
     for q in questions:
         ours, true = (space.search("vector", ArmQuery(q.text, q.vector), k=100).ids for space in spaces)
         found.append((len({*ours[:10]} & {*true[:10]}) / 10, len({*ours} & {*true}) / 100))
@@ -168,8 +168,8 @@ def agreement(near: HybridMemory, exact: HybridMemory, questions: list[Asked]) -
 
 def filtered(near: HybridMemory, exact: HybridMemory, questions: list[Asked], type_: str) -> Filtered:
     """The vector arm among memories of one type: fewest hits of k = 10, agreement with exact, median ms of both."""
-    spaces = [memory.store.space(View(), IndexSettings()) for memory in (near, exact)]
-    chosen = near.store.choose(view=View(), filter={"type": type_})
+    spaces = [memory.store.search_view(View(), IndexSettings()) for memory in (near, exact)]
+    chosen = near.store.lazy_ids(view=View(), filter={"type": type_})
     times: tuple[list[float], list[float]] = ([], [])
     counts, shared = [], []
     for q in questions:
@@ -202,7 +202,7 @@ def hops(memory: HybridMemory, questions: list[Asked], *, spaced: bool) -> float
     """Median milliseconds of two hops from the 20 best hits of the words, fetched and spread."""
     taken = []
     for q in questions:
-        space = memory.store.space(View(q.space if spaced else ""), IndexSettings())
+        space = memory.store.search_view(View(q.space if spaced else ""), IndexSettings())
         seeds = space.search("bm25", ArmQuery(q.text), k=20)
         start = time.perf_counter()
         space.graph().spread(dict(zip(*seeds, strict=True)))

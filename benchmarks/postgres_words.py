@@ -53,7 +53,7 @@ def measure(stores: dict[str, PostgresStore], places: list[Path]) -> list[object
         for at, case in enumerate(cases):
             found = {}
             for name in ENGINES[at % 2 :] + ENGINES[: at % 2]:
-                space = stores[name].space(View(place.name), IndexSettings())
+                space = stores[name].search_view(View(place.name), IndexSettings())
                 start = time.perf_counter()
                 found[name] = space.search("bm25", ArmQuery(case.query), k=TOP).ids
                 times[name].append(1000 * (time.perf_counter() - start))

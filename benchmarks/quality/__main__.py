@@ -14,7 +14,7 @@ from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import RECIPES
-from hybridmem.memory.confidence import calibrate
+from hybridmem.evaluation.calibration import calibrate
 
 ROOT = Path(__file__).parents[2]
 OURS = "hybridmem, defaults"

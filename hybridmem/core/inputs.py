@@ -9,10 +9,26 @@ from typing import Any
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 
-__all__ = ["Content", "as_memories", "as_memory", "with_changes"]
+__all__ = ["UNSET", "Content", "as_memories", "as_memory", "given", "with_changes"]
 
 Content = str | Memory | Mapping[str, Any]
+"""What can be added: a text, a Memory, or a dict of the fields of a Memory."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(Memory))
+
+
+class _Unset:
+    """Default of a keyword that was not given, where None is a value."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """The keywords that were given."""
+    return {name: value for name, value in fields.items() if value is not UNSET}
 
 
 def as_memory(content: Content, fields: Mapping[str, Any], /) -> Memory:
@@ -46,10 +62,7 @@ def as_memories(contents: Iterable[Content], /) -> Iterator[Memory]:
 
 
 def with_changes(memory: Memory, changes: Mapping[str, Any], /) -> Memory:
-    """Return a copy with some fields changed and `updated_at` cleared; id and namespace cannot change."""
-    for name in ("id", "namespace"):
-        if name in changes:
-            raise ConfigError(f"{name} = {changes[name]!r} is not allowed: the {name} of a memory cannot change")
+    """Return a copy with some fields changed and `updated_at` cleared."""
     return as_memory(dataclasses.replace(memory, updated_at=None), changes)
 
 

@@ -71,6 +71,7 @@ class WriteConflict(Exception):  # noqa: N818 - a signal to retry, not an error 
         self.current = current
 
 
+@runtime_checkable
 class Store(Protocol):
     """The append-only log of memories. Every write gets the next `seq`; updates and deletions are new versions.
 
@@ -281,6 +282,10 @@ class LexicalIndex(Protocol):
 @runtime_checkable
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
+
+    def bm25_constants(self) -> tuple[float, float]:
+        """The k1 and b in use."""
+        ...
 
     def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
 

@@ -9,7 +9,10 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-__all__ = ["as_datetime", "epoch", "from_epoch", "iso"]
+__all__ = ["Time", "as_datetime", "epoch", "from_epoch", "iso"]
+
+Time = datetime | date | str | float
+"""A time as users give it: a datetime or date (naive means UTC), ISO-8601 text, or epoch seconds or milliseconds."""
 
 _UTC = timezone.utc
 _ZERO = datetime(1970, 1, 1, tzinfo=_UTC)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from hybridmem.core.times import epoch, iso
+
 __all__ = [
     "Activation",
     "ArmList",
@@ -66,6 +68,24 @@ class Memory:
     def embedded(self) -> str:
         """The text that is embedded: the title, if there is one, and the text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as JSON-ready data, times as ISO-8601 text; `HybridMemory.add` accepts it again."""
+        result: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                value = list(value)
+            elif name in _TIMES:
+                seconds = epoch(value)
+                value = None if seconds is None else iso(seconds)
+            elif name == "metadata":
+                value = dict(value)
+            result[name] = value
+        return result
+
+
+_TIMES = frozenset({"created_at", "updated_at", "last_accessed", "event_at", "expires_at"})
 
 
 class Edge(NamedTuple):

@@ -28,6 +28,7 @@ __all__ = [
     "refuse",
     "text",
     "texts",
+    "time",
     "weights",
 ]
 
@@ -107,11 +108,14 @@ def namespace(value: Any, /) -> str:
 
 def as_of(value: Any, /) -> float | None:
     """The time of an `as_of` search in epoch seconds; None (now) stays None."""
-    if value is None:
-        return None
+    return None if value is None else time("as_of", value)
+
+
+def time(name: str, value: Any, /) -> float:
+    """A time in epoch seconds."""
     seconds = epoch(value)
     if seconds is None:
-        refuse("as_of", value, "a datetime, ISO-8601 text or epoch seconds: it is not a time")
+        refuse(name, value, "a datetime, date, ISO-8601 text or epoch seconds")
     return seconds
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import ArmQuery, View
+from hybridmem.core.protocols import ArmQuery, LexicalIndex, SearchView, SupportsBM25Constants, View
 from hybridmem.core.types import ArmList, Graph, Hits, Reader
+from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System
 from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
-from hybridmem.indexes.view import LocalView
+from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import listed
-
-if TYPE_CHECKING:
-    from hybridmem.memory.memory import HybridMemory
 
 __all__ = [
     "Curve",
@@ -67,9 +65,8 @@ class Curve(NamedTuple):
 
 def memory_curve(memory: HybridMemory) -> Curve | None:
     """The constants of a memory's BM25 arm; None where they cannot be changed without a rebuild."""
-    settings = memory._engine.settings  # noqa: SLF001
-    space = memory._engine.space(View(memory.name))  # noqa: SLF001
-    return Curve(settings.k1, space.bm25.effective_b) if isinstance(space, LocalView) else None
+    view = memory.engine.search_view(View(memory.name))
+    return Curve(*view.bm25_constants()) if isinstance(view, SupportsBM25Constants) else None
 
 
 def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = None) -> Callable[[Case], Recorded]:
@@ -85,31 +82,36 @@ def curve_recorder(
     memory: HybridMemory, *, depth: int, curves: Sequence[Curve | None]
 ) -> Callable[[Case], list[Recorded]]:
     """The same for several curves (None: the memory's own): only the BM25 arm runs again for each."""
-    engine = memory._engine  # noqa: SLF001  the engine's own query path, without the fusion
+    engine = memory.engine  # its own query path, without the fusion
     asking = Fusion(mode="relative", depth=depth, spread=memory.recipe.spread or Spread())
     views: dict[View, _View] = {}
 
     def record(case: Case) -> list[Recorded]:
-        question = memory._question(case.query, k=1, recipe=asking, as_of=case.as_of)  # noqa: SLF001
-        space = engine.space(question.view)
+        question = memory.question(case.query, k=1, recipe=asking, as_of=case.as_of)
+        space = engine.search_view(question.view)
         view = views.get(question.view)
         if view is None or view.space is not space:
             view = views[question.view] = _View(space, curves)
-        ask, found = engine._arms(space, engine._ask(question), asking, depth)  # noqa: SLF001
+        ask, found = engine.arm_hits(space, engine.arm_query(question), asking, depth)
         reader, now = engine.reader(question.view), engine.clock()
         return [Recorded(lists, reader, view.graph, now) for lists in view.lists(engine.arms, ask, found, depth)]
 
     return record
 
 
+def _bm25(view: SearchView, curve: Curve) -> LexicalIndex:
+    if not isinstance(view, SupportsBM25Constants):
+        raise ConfigError("the BM25 arm of this store cannot be searched with other constants: leave out curves")
+    return view.bm25_with(k1=curve.k1, b=curve.b)
+
+
 class _View:
     """What the recordings of one view share: a snapshot of the graph, and BM25 with other constants."""
 
-    def __init__(self, space: Any, curves: Sequence[Curve | None], /) -> None:
+    def __init__(self, space: SearchView, curves: Sequence[Curve | None], /) -> None:
         self.space = space
         self.graph: Graph | None = space.graph(None)
-        own: Any = space.bm25 if isinstance(space, LocalView) else None
-        self._texts = [None if curve is None else own.with_curve(k1=curve.k1, b=curve.b) for curve in curves]
+        self._texts = [None if curve is None else _bm25(space, curve) for curve in curves]
 
     def lists(
         self, arms: Sequence[str], ask: ArmQuery, found: Mapping[str, Hits], depth: int
@@ -118,17 +120,23 @@ class _View:
         words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
         hits = [{**found, "bm25": one} for one in words]
         everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
-        others = {arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"}
+        others: dict[str, dict[str, float | None]] = {
+            arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"
+        }
         for arm, scores in others.items():
             missing = [key for key in everything if key not in scores]
             scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
         for text, some in zip(self._texts, hits, strict=True):
             candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
-            known = {arm: {key: scores[key] for key in candidates if scores[key]} for arm, scores in others.items()}
+            known = {
+                arm: {key: score for key in candidates if (score := scores[key])} for arm, scores in others.items()
+            }
             known["bm25"] = self._words(text, ask, some["bm25"], candidates)
             yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
 
-    def _words(self, text: Any, ask: ArmQuery, hits: Hits, candidates: Sequence[str]) -> dict[str, float]:
+    def _words(
+        self, text: LexicalIndex | None, ask: ArmQuery, hits: Hits, candidates: Sequence[str]
+    ) -> dict[str, float]:
         have = dict(zip(hits.ids, hits.scores, strict=True))
         missing = [key for key in candidates if key not in have]
         scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)

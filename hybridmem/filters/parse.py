@@ -14,7 +14,7 @@ from hybridmem.core.times import epoch
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 
-__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Kind", "Not", "Operand", "Test", "parse"]
+__all__ = ["FIELDS", "All", "AnyOf", "Condition", "Field", "Filter", "Kind", "Not", "Operand", "Test", "parse"]
 
 Kind = Literal["null", "bool", "number", "text", "time"]
 FieldType = Literal["text", "list", "time", "number", "json"]
@@ -88,6 +88,8 @@ class Not:
 
 
 Condition = Test | All | AnyOf | Not
+Filter = Mapping[str, Any] | Condition
+"""A filter as users give it: a mapping such as {"type": "fact"}, or a parsed condition."""
 
 
 def parse(filter: Any, /) -> Condition:

@@ -244,6 +244,10 @@ class LocalView:
         if isinstance(self._vector, ExternalIndex):
             self._vector.close()
 
+    def bm25_constants(self) -> tuple[float, float]:
+        """The k1 and b in use; b depends on the mean length unless it was set."""
+        return self.bm25.k1, self.bm25.effective_b
+
     def bm25_with(self, *, k1: float, b: float) -> BM25Index:
         """The BM25 index with other constants; it shares the postings."""
         return self.bm25.with_curve(k1=k1, b=b)

@@ -1,4 +1,4 @@
-"""Whose vectors a store holds, and giving it those of another embedder."""
+"""The embedder recorded in a store, re-embedding, and embedding of memories that were edited elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.core.protocols import Progress, Store, View
+from hybridmem.core.protocols import Progress, Store, SupportsExternalEdits, View
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError
 
@@ -19,32 +19,32 @@ BATCH = 1_000
 
 
 def recorded(store: Store, /) -> dict[str, Any] | None:
-    """The embedder whose vectors are stored: its name and dimension, and whether re-embedding was cut short."""
+    """The recorded embedder: its name and dimension, and whether re-embedding was interrupted; None: none yet."""
     text = store.get_meta("embedder")
     return None if text is None else dict(json.loads(text))
 
 
 def record(store: Store, embedder: Embedder, /, *, unfinished: bool = False) -> None:
-    """Write down whose vectors these are."""
+    """Record the embedder of the stored vectors."""
     now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
     if recorded(store) != now:
         store.set_meta("embedder", json.dumps(now))
 
 
 def claim(store: Store, embedder: Embedder, /) -> None:
-    """Before vectors are written: record whose they are, or refuse those of another embedder than the recorded one.
+    """Before vectors are written: record the embedder, or raise EmbeddingError if another one is recorded.
 
-    A plain function has no name and no known dimension when a memory is opened; here the dimension is known.
+    The dimension of a plain function is unknown when a memory is opened; here it is known.
     """
-    known = recorded(store)
-    if known is None:
+    stored = recorded(store)
+    if stored is None:
         record(store, embedder)
     else:
-        check_same(known["name"], known["dim"], embedder)
+        check_same(stored["name"], stored["dim"], embedder)
 
 
 def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress: Progress | None, /) -> None:
-    """New vectors for every memory of these namespaces, superseded ones too."""
+    """Replace the vectors of all memories of these namespaces, superseded ones included."""
     total = sum(store.count(view=View(name, superseded=True)) for name in names)
     done = 0
     for name in names:
@@ -59,28 +59,27 @@ def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress
 
 
 def keep_embedded(store: Store, embedder: Callable[[], Embedder | None], /) -> None:
-    """Let a store whose memories come in by other ways (notes edited by hand) have them embedded when it notices."""
-    watch: Any = getattr(store, "watch", None)
-    if watch is None:
+    """Embed memories that other programs changed (notes edited by hand) whenever the store reads such changes."""
+    if not isinstance(store, SupportsExternalEdits):
         return
 
-    def noticed() -> None:
+    def embed() -> None:
         model = embedder()
         if model is None:
             return
         try:
             for name in store.namespaces():
-                _embed_missing(store, model, name)
-        except EmbeddingError as error:  # words still find it, and the next time it is tried again
-            log.warning("notes that changed have no vector yet: %s", error)
+                _embed_missing(store, store, model, name)
+        except EmbeddingError as error:  # BM25 still finds them, and the next change tries again
+            log.warning("changed notes have no vector yet: %s", error)
 
-    watch(noticed)
+    store.watch(embed)
 
 
-def _embed_missing(store: Any, embedder: Embedder, namespace: str) -> None:
-    """Vectors for those memories of a namespace that have none."""
+def _embed_missing(store: Store, edited: SupportsExternalEdits, embedder: Embedder, namespace: str) -> None:
+    """Embed the memories of a namespace that have no vector."""
     after = ""
-    while batch := store.unembedded(namespace=namespace, after=after, limit=BATCH):
+    while batch := edited.unembedded(namespace=namespace, after=after, limit=BATCH):
         vectors = embedder.documents([memory.embedded for memory in batch])
         claim(store, embedder)
         rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}

@@ -1,4 +1,4 @@
-"""The engine: one query from its text to a ranking, over the spaces of one store. All views of a memory share it."""
+"""Engine: one query from its text to a ranking, over the search views of one store. All namespaces share it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from typing import Any, TypeVar
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, in_thread, run, run_one
 from hybridmem.core.forks import guard
-from hybridmem.core.protocols import ArmQuery, Progress, SearchView, Store, View
+from hybridmem.core.protocols import (
+    ArmQuery,
+    Progress,
+    SearchView,
+    Store,
+    SupportsBoundedThreads,
+    SupportsCombinedSearch,
+    SupportsLazyFilter,
+    View,
+)
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
-from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.errors import EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.indexes.graph.explain import explain_arm
@@ -30,16 +39,16 @@ from hybridmem.memory.results import EntryReader, Result
 __all__ = ["Engine"]
 
 T = TypeVar("T")
-_Found = dict[str, Hits]
-_Known = dict[str, dict[str, float]]
+_Hits = dict[str, Hits]
+_Scores = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
-_NO_VECTORS = ArmList("vector", [], skipped="no embedder, so words and graph answer alone")
-PAST_SPACES = 4
-"""How many as-of spaces are kept: each holds the indexes of one moment."""
+_NO_VECTORS = ArmList("vector", [], skipped="no embedder, so only BM25 and graph search")
+AS_OF_VIEWS = 4
+"""How many views of the past are cached; each holds the indexes of one time."""
 
 
 class Engine:
-    """Runs questions: arms at once, then the pure fusion."""
+    """Runs questions: the arms concurrently, then the fusion."""
 
     def __init__(
         self,
@@ -49,28 +58,32 @@ class Engine:
         embedder: Embedder | None,
         settings: IndexSettings,
         clock: Callable[[], float],
-        make_space: Callable[[Store, View, IndexSettings], SearchView] | None = None,
+        make_view: Callable[[Store, View, IndexSettings], SearchView] | None = None,
     ) -> None:
         self.store = store
         self.embedder = embedder
         self.settings = settings
         self.clock = clock
-        self._make_space = make_space or LocalView
-        self._spaces: dict[View, SearchView] = {}
-        self._past: OrderedDict[View, SearchView] = OrderedDict()
-        self._paces: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
+        self._make_view = make_view or LocalView
+        self._views: dict[View, SearchView] = {}
+        self._as_of_views: OrderedDict[View, SearchView] = OrderedDict()
+        self._filter_ids = store.lazy_ids if isinstance(store, SupportsLazyFilter) else store.ids
+        self._in_thread = store.in_thread if isinstance(store, SupportsBoundedThreads) else in_thread
+        self._latencies: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
+        self.latency = Latency()
+        """Duration of a whole search."""
         self._lock = guard(threading.Lock())
         self._closed = False
         self.check_embedder()
 
-    # --- the embedder on record
+    # --- the recorded embedder
 
     def check_embedder(self) -> None:
-        """Refuse an embedder other than the one whose vectors are stored; finish a re-embedding that was cut short."""
-        known = recorded(self.store)
-        if known is not None and self.embedder is not None:
-            check_same(known["name"], known["dim"], self.embedder)
-            if known.get("unfinished"):
+        """Raise EmbeddingError for another embedder than the recorded one; finish an interrupted re-embedding."""
+        stored = recorded(self.store)
+        if stored is not None and self.embedder is not None:
+            check_same(stored["name"], stored["dim"], self.embedder)
+            if stored.get("unfinished"):
                 self.reindex(None)
         keep_embedded(self.store, lambda: self.embedder)
 
@@ -79,114 +92,115 @@ class Engine:
         settings = self.settings._replace(make_vectors=None)
         return Engine(store, embedder=self.embedder, settings=settings, clock=self.clock)
 
-    # --- spaces
+    # --- search views
 
-    def space(self, view: View) -> SearchView:
-        """The indexes of a view, caught up with the store."""
+    def search_view(self, view: View) -> SearchView:
+        """The indexes of a view, up to date with the store."""
         with self._lock:
-            kept: dict[View, SearchView] | OrderedDict[View, SearchView] = (
-                self._spaces if view.as_of is None else self._past
-            )
-            space = kept.get(view)
-            if space is None:
-                space = kept[view] = self._make_space(self.store, view, self.settings)
-                while len(self._past) > PAST_SPACES:
-                    self._past.popitem(last=False)
+            kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
+            found = kept.get(view)
+            if found is None:
+                found = kept[view] = self._make_view(self.store, view, self.settings)
+                while len(self._as_of_views) > AS_OF_VIEWS:
+                    self._as_of_views.popitem(last=False)
             elif view.as_of is not None:
-                self._past.move_to_end(view)
-        space.refresh()
-        return space
+                self._as_of_views.move_to_end(view)
+        found.refresh()
+        return found
 
-    def forget_spaces(self) -> None:
-        """Drop every index: the next search builds it again from the store."""
+    def drop_views(self) -> None:
+        """Drop every index; the next search rebuilds it from the store."""
         with self._lock:
-            self._spaces.clear()
-            self._past.clear()
+            self._views.clear()
+            self._as_of_views.clear()
 
     def save(self) -> None:
-        """Write down what makes the next open fast."""
-        for space in list(self._spaces.values()):
-            space.save()
+        """Store snapshots of the indexes, so that the next open is fast."""
+        for view in list(self._views.values()):
+            view.save()
 
-    # --- the one path of a query
+    # --- one query
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms that search: BM25 always, vectors when there is an embedder."""
+        """The arms that search: BM25 always, vector if there is an embedder."""
         return ("bm25",) if self.embedder is None else ("bm25", "vector")
 
     def recipe_for(self, recipe: Fusion) -> Fusion:
-        """The recipe for the arms that exist: a weight for an absent vector arm is left out."""
+        """The recipe without a weight for the vector arm if there is none."""
         if self.embedder is not None or not isinstance(recipe.weights, Mapping):
             return recipe
         kept = {arm: weight for arm, weight in recipe.weights.items() if arm != "vector"}
         return replace(recipe, weights=kept or None)
 
     def answer(self, question: Question) -> Answer:
-        """Ask the arms, fuse, and ask deeper while dedup leaves fewer than k although the arms have more."""
-        space = self.space(question.view)
-        ask = self._ask(question)
+        """Run the arms and the fusion; search deeper while dedup leaves fewer than k and the arms have more."""
+        view, query = self.search_view(question.view), self.arm_query(question)
         depth = question.recipe.depth_for(question.k)
         while True:
-            answer = self._once(space, ask, question, depth)
+            answer = self._once(view, query, question, depth)
             full = len(answer.ranking.keys) >= question.k
             if full or question.recipe.dedup is None or not any(len(arm.items) >= depth for arm in answer.lists):
                 return answer
             depth *= 4
 
-    def _ask(self, question: Question) -> ArmQuery:
+    def arm_query(self, question: Question) -> ArmQuery:
+        """The question as the arms receive it, with the ids that pass its filter."""
         allowed = None
         if question.filter is not None:
-            choose = getattr(self.store, "choose", self.store.ids)  # a server may keep the filter to itself
-            allowed = choose(view=question.view, filter=question.filter)
+            allowed = self._filter_ids(view=question.view, filter=question.filter)
         return ArmQuery(question.text, question.vector, allowed)
 
-    def _once(self, space: SearchView, ask: ArmQuery, question: Question, depth: int) -> Answer:
+    def _once(self, view: SearchView, query: ArmQuery, question: Question, depth: int) -> Answer:
         recipe = question.recipe
-        ask, found, known = self._found(space, ask, recipe, depth)
+        query, hits, scores = self._hits(view, query, recipe, depth)
         lists = [
-            listed(arm, found[arm], space, known.get(arm)) if arm in found else ArmList(arm, [], skipped="weight 0")
+            listed(arm, hits[arm], view, scores.get(arm)) if arm in hits else ArmList(arm, [], skipped="weight 0")
             for arm in self.arms
         ]
-        graph = space.graph(ask.allowed) if recipe.spread is not None else None
-        answer = Answer(Ranking([], [], []), lists, question, space, graph, self.clock())
+        graph = view.graph(query.allowed) if recipe.spread is not None else None
+        answer = Answer(Ranking([], [], []), lists, question, view, graph, self.clock())
         return answer._replace(ranking=self.fuse(answer))
 
-    def _found(self, space: SearchView, ask: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, _Found, _Known]:
-        """What the arms found, and what each thinks of the others' finds where the recipe asks for that.
+    def _hits(self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, _Hits, _Scores]:
+        """The hits of each arm and, if the recipe asks for it, every arm's scores of all hits.
 
-        A space that can answer all of it at once is asked so; it may decline.
+        A view with combined search answers all of it in one call, or declines with None.
         """
-        both = getattr(space, "both", None) if ask.text.strip() else None  # of nothing there is no vector
-        if both is not None and recipe.complete and self.embedder is not None and all(recipe.weights_for(self.arms)):
-            if ask.vector is None:
-                ask = ask._replace(vector=run_one(Job("vector", partial(self.embedder.query, ask.text))))
-            answer: tuple[_Found, _Known] | None = run_one(Job("bm25 and vector", partial(both, ask, k=depth)))
+        everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
+        if everything and self.embedder is not None and isinstance(view, SupportsCombinedSearch):
+            if query.vector is None:
+                query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, query.text))))
+            answer: tuple[_Hits, _Scores] | None = run_one(
+                Job("bm25 and vector", partial(view.search_both, query, k=depth))
+            )
             if answer is not None:
-                return ask, *answer
-        ask, found = self._arms(space, ask, recipe, depth)
-        return ask, found, complete(space, ask, found) if recipe.complete else {}
+                return query, *answer
+        query, hits = self.arm_hits(view, query, recipe, depth)
+        return query, hits, complete(view, query, hits) if recipe.complete else {}
 
-    def _arms(self, space: SearchView, ask: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, dict[str, Hits]]:
-        """Every arm that has a weight, at the same time; embedding the question is part of the vector arm."""
+    def arm_hits(
+        self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int
+    ) -> tuple[ArmQuery, dict[str, Hits]]:
+        """The hits of every arm with a weight, searched concurrently; the vector arm embeds the query."""
         weights = dict(zip(self.arms, recipe.weights_for(self.arms), strict=True))
-        box = {"vector": ask.vector}
+        box = {"vector": query.vector}
 
         def vector() -> Hits:
-            if not ask.text.strip():
+            if not query.text.strip():
                 return Hits([], [])  # nothing to embed
             if box["vector"] is None and self.embedder is not None:
-                box["vector"] = self.embedder.query(ask.text)
-            return space.search("vector", ask._replace(vector=box["vector"]), k=depth)
+                box["vector"] = self.embedder.query(query.text)
+            return view.search("vector", query._replace(vector=box["vector"]), k=depth)
 
-        calls = {"bm25": lambda: space.search("bm25", ask, k=depth), "vector": vector}
-        jobs = [Job(arm, calls[arm], latency=self._paces[arm]) for arm in self.arms if weights[arm] > 0]
-        outcomes: list[Outcome] = run(jobs, inline_below=space.thread_threshold)
+        calls = {"bm25": lambda: view.search("bm25", query, k=depth), "vector": vector}
+        jobs = [Job(arm, calls[arm], latency=self._latencies[arm]) for arm in self.arms if weights[arm] > 0]
+        outcomes: list[Outcome] = run(jobs, inline_below=view.thread_threshold)
         apply_policy(outcomes)
-        return ask._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
+        return query._replace(vector=box["vector"]), {outcome.name: outcome.value for outcome in outcomes}
 
     async def embedded(self, question: Question) -> Question:
-        """The question with its vector, without holding up the event loop; embedding it is part of the vector arm."""
+        """The question with its embedding, computed without blocking the event loop."""
         weights = dict(zip(self.arms, question.recipe.weights_for(self.arms), strict=True))
         if self.embedder is None or not weights["vector"] or not question.text.strip():
             return question
@@ -197,7 +211,7 @@ class Engine:
             raise
 
     def fuse(self, answer: Answer, trace: Trace | None = None) -> Ranking:
-        """The pure part: the same lists, clock, graph and recipe give the same ranking."""
+        """Run the recipe, a pure function of lists, clock, graph and options."""
         question = answer.question
         return question.recipe.run(
             answer.lists,
@@ -206,28 +220,27 @@ class Engine:
             now=answer.now,
             k=question.k,
             graph=answer.graph,
-            contradictions=answer.space.contradictions,
+            contradictions=answer.view.contradictions,
             trace=trace,
         )
 
-    async def aside(self, call: Callable[[], T]) -> T:
-        """Run a blocking call without holding up the event loop: in a thread, when the store has a turn for it."""
-        run = getattr(self.store, "aside", in_thread)  # a server with few connections lets the others wait
-        done: T = await run(call)
-        return done
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run a blocking call in a thread; a store with few connections limits how many run at a time."""
+        result: T = await self._in_thread(call)
+        return result
 
     def results(self, question: Question) -> list[Result]:
-        """The answer as results with their memories; receipts are made when somebody reads one."""
+        """The answer as results with their memories; receipts are computed when one is read."""
         answer = self.answer(question)
         if question.min_confidence is not None and answer_confidence(answer) < question.min_confidence:
             return []
-        shown = question.recipe.shares(answer.ranking.scores)
+        scores = question.recipe.shares(answer.ranking.scores)
 
         @cache
         def explained() -> Explanation:
             return self.explain(answer)
 
-        return self.fetch(answer.ranking.keys, shown, question.view, explained)
+        return self.fetch(answer.ranking.keys, scores, question.view, explained)
 
     def fetch(
         self,
@@ -236,25 +249,23 @@ class Engine:
         view: View,
         explain: Callable[[], Explanation] | None = None,
     ) -> list[Result]:
-        """Results for ids, in order; a memory that left the store meanwhile is left out."""
+        """Results for ids, in order; a memory that was removed meanwhile is left out."""
         memories = self.store.get(ids, view=view)
         rows = zip(ids, scores, memories, strict=True)
         return [Result(key, score, memory, explain) for key, score, memory in rows if memory is not None]
 
     def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
-        """One arm alone, with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
-        known = (*self.arms, "graph")
-        if not isinstance(arm, str) or arm not in known:
-            raise ConfigError(f"arm {validation.display(arm)} is not known: this memory has {', '.join(known)}")
-        space, ask = self.space(question.view), self._ask(question)
-        if arm == "vector" and not ask.text.strip():
+        """Results of one arm with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
+        validation.one_of("arm", arm, (*self.arms, "graph"))
+        view, query = self.search_view(question.view), self.arm_query(question)
+        if arm == "vector" and not query.text.strip():
             return []
-        if arm == "vector" and self.embedder is not None and ask.vector is None:
-            ask = ask._replace(vector=self.embedder.query(ask.text))
-        graph = space.graph(ask.allowed) if arm == "graph" else None
+        if arm == "vector" and self.embedder is not None and query.vector is None:
+            query = query._replace(vector=self.embedder.query(query.text))
+        graph = view.graph(query.allowed) if arm == "graph" else None
         if graph is None:
-            return self.fetch(*space.search("bm25" if arm == "graph" else arm, ask, k=question.k), question.view)
-        seeds = space.search("bm25", ask, k=4 * question.k)
+            return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
+        seeds = view.search("bm25", query, k=4 * question.k)
         hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 
         @cache
@@ -264,14 +275,14 @@ class Engine:
         return self.fetch(hits.ids, hits.scores, question.view, explained)
 
     def nearest(self, question: Question) -> list[Result]:
-        """The vector arm for a vector that the question has already."""
-        hits = self.space(question.view).search("vector", self._ask(question), k=question.k)
+        """Results of the vector arm for a question that has its vector."""
+        hits = self.search_view(question.view).search("vector", self.arm_query(question), k=question.k)
         return self.fetch(hits.ids, hits.scores, question.view)
 
     def reindex(self, progress: Progress | None, embedder: Embedder | None = None) -> None:
-        """Embed everything again, with another embedder if one is given, and build every index from the store."""
+        """Embed everything again, with another embedder if one is given, and rebuild every index from the store."""
         if embedder is not None:
-            embedder.probe()  # one that does not work must not take over
+            embedder.probe()  # an embedder that fails must not be recorded
             self.embedder = embedder
             self.settings = self.settings._replace(vectors=True)
         names = self.store.namespaces()
@@ -281,58 +292,56 @@ class Engine:
             try:
                 embed_again(self.store, self.embedder, names, progress)
             except BaseException:
-                if embedder is not None:  # vectors of two models now: nobody may compare them
+                if embedder is not None:  # the store now holds vectors of two models
                     self.embedder, self.settings = None, self.settings._replace(vectors=False)
-                    self.forget_spaces()
-                    log.warning("embedding was cut short: words and graph answer alone until it is done again")
+                    self.drop_views()
+                    log.warning("reindex() was interrupted: only BM25 and graph search until it is run again")
                 raise
             record(self.store, self.embedder)
-        self.forget_spaces()
+        self.drop_views()
         for name in names:
-            self.space(View(name)).save()
+            self.search_view(View(name)).save()
 
     def health(self, questions: Iterable[Question], *, k: int, recipe: Fusion) -> Health:
-        """How each arm does over these questions."""
-        seen = []
+        """Measure each arm over these questions."""
+        observations = []
         for question in questions:
             answer = self.answer(question)
             reader = self.reader(question.view)
             lists = {arm.name: reader.keys(arm.items) for arm in answer.lists}
-            seen.append(Observation(lists, answer.ranking.keys))
-        return measure(seen, k=k, recipe=recipe)
+            observations.append(Observation(lists, answer.ranking.keys))
+        return measure(observations, k=k, recipe=recipe)
 
     def close(self) -> None:
-        """Save, then close the store."""
+        """Save snapshots and close the store."""
         if not self._closed:
             self._closed = True
             try:
                 self.save()
-                for space in [*self._spaces.values(), *self._past.values()]:
-                    let_go = getattr(space, "close", None)
-                    if let_go is not None:
-                        let_go()
+                for view in [*self._views.values(), *self._as_of_views.values()]:
+                    view.close()
             finally:
                 self.store.close()
 
     def reader(self, view: View) -> EntryReader:
-        """Reads entries of this view."""
+        """The reader of entries of this view."""
         store = self.store
         return EntryReader(lambda ids: store.get(ids, view=view), lambda ids: store.vectors(ids, view=view))
 
     def explain(self, answer: Answer) -> Explanation:
-        """The same fusion again, with its notebook open."""
+        """Run the fusion again with tracing enabled."""
         trace = Trace()
         ranking = self.fuse(answer, trace)
         question = answer.question
-        shown = question.recipe.shares(ranking.scores)
-        known = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
-        memories = self.store.get(known, view=question.view)
-        texts = {key: memory.text for key, memory in zip(known, memories, strict=True) if memory is not None}
+        scores = question.recipe.shares(ranking.scores)
+        keys = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
+        memories = self.store.get(keys, view=question.view)
+        texts = {key: memory.text for key, memory in zip(keys, memories, strict=True) if memory is not None}
         return trace.explanation(
             ranking,
             query=question.text,
             lists=answer.lists if self.embedder is not None else [*answer.lists, _NO_VECTORS],
-            shown=shown,
+            shown=scores,
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question),
         )

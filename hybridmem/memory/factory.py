@@ -1,4 +1,4 @@
-"""Opening: from what a user writes (a path, an address, a folder, a store) to an engine over the right store."""
+"""Opening a store from a path, an address or a folder, and an engine over it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Store, View
+from hybridmem.core.protocols import SearchView, Store, SupportsServerSearch, View
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.indexes.bm25.index import BM25Index
@@ -27,14 +27,14 @@ _PLACES = "give a file, ':memory:', a folder of notes, a postgresql:// address, 
 
 
 def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **options: Any) -> Store:
-    """The store behind a path: a SQLite file, a folder of Markdown notes, a PostgreSQL address, or itself."""
+    """The store of a path (SQLite file, folder of Markdown notes, PostgreSQL address), or the given store itself."""
     if not isinstance(path, (str, Path)):
-        if not hasattr(path, "last_seq"):
+        if not isinstance(path, Store):
             validation.refuse("path", path, _PLACES)
         if options:
-            raise ConfigError(f"this is a store already: {', '.join(options)} cannot be set again")
+            raise ConfigError(f"path is an open store: {', '.join(options)} cannot be set")
         return path
-    text = validation.file_path("path", str(path), _PLACES)  # SQLite takes no name for a file that is gone in the end
+    text = validation.file_path("path", str(path), _PLACES)  # SQLite takes '' for a temporary file
     if text.startswith(POSTGRES):
         from hybridmem.stores.postgres.store import PostgresStore
 
@@ -49,7 +49,7 @@ def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **opt
 
 
 def _made(kind: Callable[..., Any], place: str, clock: Callable[[], float], options: Mapping[str, Any]) -> Store:
-    """A store with its options; one that it does not have is refused with those it has."""
+    """A new store with its options; an unknown option raises ConfigError."""
     known = [name for name, at in inspect.signature(kind).parameters.items() if at.kind is at.KEYWORD_ONLY]
     for name in options:
         if name not in known:
@@ -60,7 +60,7 @@ def _made(kind: Callable[..., Any], place: str, clock: Callable[[], float], opti
 
 
 def pick_embedder(given: Any) -> Embedder | None:
-    """An embedder from what a user gives: an object, "local", None, or "auto" for local where it is installed."""
+    """The embedder for an embedding object, "local", None, or "auto": local where it is installed."""
     if given is None:
         return None
     if given != "auto" if isinstance(given, str) else True:
@@ -68,7 +68,7 @@ def pick_embedder(given: Any) -> Embedder | None:
     try:
         return as_embedder("local")
     except MissingExtraError as error:
-        log.info("no embedder, so words and graph answer alone: pass embedder=, or take the local one (%s)", error)
+        log.info("no embedder, so only BM25 and graph search: pass embedder=, or install the local one (%s)", error)
         return None
 
 
@@ -82,7 +82,7 @@ def open_engine(
     clock: Callable[[], float],
     **options: Any,
 ) -> Engine:
-    """An engine over a store; a server that searches by itself brings its own spaces."""
+    """An engine over a store; a store that searches by itself makes its own search views."""
     _check(settings)
     store = open_store(path, clock=clock, **options)
     try:
@@ -90,19 +90,19 @@ def open_engine(
             settings = settings._replace(prefix=embedder.prefix)
         if vectors is not None and embedder is not None:
             settings = settings._replace(make_vectors=_vector_maker(vectors, path, store, embedder))
-        adopt = getattr(store, "adopt", None)
-        if adopt is not None:
-            adopt(settings)
-        own = getattr(store, "space", None)
-        make = None if own is None else lambda _, view, chosen: own(view, chosen)
-        return Engine(store, embedder=embedder, settings=settings, clock=clock, make_space=make)
+        make: Callable[[Store, View, IndexSettings], SearchView] | None = None
+        if isinstance(store, SupportsServerSearch):
+            server: SupportsServerSearch[IndexSettings] = store
+            server.adopt(settings)
+            make = lambda _, view, chosen: server.search_view(view, chosen)  # noqa: E731
+        return Engine(store, embedder=embedder, settings=settings, clock=clock, make_view=make)
     except BaseException:
         store.close()
         raise
 
 
 def _check(settings: IndexSettings) -> None:
-    """Refuse settings that no index could be built with before a file is made."""
+    """Raise ConfigError for invalid settings before a file is created."""
     if not callable(settings.analyzer):
         validation.refuse("analyzer", settings.analyzer, "an Analyzer(…), or None for the usual one")
     if not isinstance(settings.graph, GraphSettings | None):
@@ -111,7 +111,7 @@ def _check(settings: IndexSettings) -> None:
 
 
 def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder: Embedder) -> Callable[[View], Any]:
-    """What makes the vector index of a view: Chroma in a folder beside the file, elsewhere, or on a server."""
+    """A function that makes the vector index of a view: Chroma beside the file, elsewhere, or on a server."""
     if callable(vectors):
         return vectors  # type: ignore[no-any-return]
     from hybridmem.indexes.vector.chroma import ChromaIndex, collection_name
@@ -133,9 +133,9 @@ def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder
         store.set_meta("store", name)
 
     def make(view: View) -> ChromaIndex:
-        """Whose vectors these are is read from the store each time: reindexing may have changed it."""
-        told = json.loads(store.get_meta("embedder") or "{}")
-        identity = f"{name}:{told.get('name', embedder.name)}:{told.get('dim', embedder.dim)}"
+        """The recorded embedder is read each time, because reindex() may have changed it."""
+        recorded = json.loads(store.get_meta("embedder") or "{}")
+        identity = f"{name}:{recorded.get('name', embedder.name)}:{recorded.get('dim', embedder.dim)}"
         return ChromaIndex(**where, name=collection_name(view.namespace), identity=identity)
 
     return make

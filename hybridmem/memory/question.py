@@ -1,25 +1,21 @@
-"""A question on its way through the engine, and its answer: the values, and what the arms' answers need to be fused."""
+"""Question and Answer of the engine, conversion of hits to arm lists, and why a memory is not searched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridmem.core import validation
 from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
 from hybridmem.core.types import ArmList, Graph, Hits, Ranking
-from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.stages import Pack
-from hybridmem.memory.confidence import check_confidence
 
-__all__ = ["FUSED", "Answer", "Question", "ask", "complete", "hidden", "listed"]
+__all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed"]
 
 
 class Question(NamedTuple):
-    """Everything that decides an answer, beside the store."""
+    """A validated query with all its options."""
 
     text: str
     view: View
@@ -31,69 +27,43 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A ranking with all that made it, so that it can be explained later by the same pure function."""
+    """A ranking with the inputs it was computed from, so that it can be explained later by the same pure function."""
 
     ranking: Ranking
     lists: Sequence[ArmList]
     question: Question
-    space: SearchView
+    view: SearchView
     graph: Graph | None
     now: float
 
 
-FUSED = ("recipe", "tokens", "touch", "min_confidence")
-"""What only a fused answer can be told."""
-_HOW = ("k", "filter", "as_of", "namespace", "recipe", "superseded", "tokens", "touch", "min_confidence")
+RecipeLike = str | Path | Mapping[str, Any] | Fusion
+"""A recipe as users give it: a name, a file, a dict or a Fusion."""
 
 
-def ask(
-    query: str, how: Mapping[str, Any], /, *, view: View, k: int, recipe: Fusion, recipe_for: Callable[[Fusion], Fusion]
-) -> Question:
-    """A question from what a caller says; whatever is wrong with it is told before anything is searched."""
-    if not isinstance(query, str):
-        raise ConfigError(f"a question is a text, not {validation.display(query)}")
-    unknown = [name for name in how if name not in _HOW]
-    if unknown:
-        raise ConfigError(f"search does not know {unknown[0]!r}: it takes {', '.join(_HOW)}")
-    if how.get("tokens") is not None:
-        recipe = replace(recipe, pack=Pack(tokens=how["tokens"]))
-    for name in ("touch", "superseded"):
-        if how.get(name) is not None:
-            validation.flag(name, how[name])
-    if how.get("as_of") is not None:
-        view = view._replace(as_of=validation.as_of(how["as_of"]))
-    if how.get("superseded"):
-        view = view._replace(superseded=True)
-    if how.get("namespace") is not None:
-        view = view._replace(namespace=validation.namespace(how["namespace"]))
-    k = validation.k(k if how.get("k") is None else how["k"])
-    least = check_confidence(how.get("min_confidence"))
-    return Question(query, view, k, recipe_for(recipe), how.get("filter"), None, least)
-
-
-def listed(name: str, hits: Hits, space: SearchView, known: Mapping[str, float] | None) -> ArmList:
-    """An arm's hits as entries; one that left the view between two reads is dropped."""
-    entries = space.entries(hits.ids)
+def listed(name: str, hits: Hits, view: SearchView, known: Mapping[str, float] | None) -> ArmList:
+    """Hits as a list of entries; a memory that left the view meanwhile is dropped."""
+    entries = view.entries(hits.ids)
     if None in entries:
         rows = [(e, s) for e, s in zip(entries, hits.scores, strict=True) if e is not None]
         return ArmList(name, [entry for entry, _ in rows], [score for _, score in rows], known=known)
     return ArmList(name, entries, hits.scores, known=known)
 
 
-def complete(space: SearchView, ask: ArmQuery, found: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
-    """What each arm thinks of the candidates that only the others found; a score of 0 is no opinion."""
-    known = {arm: dict(zip(*hits, strict=True)) for arm, hits in found.items()}
-    everything = dict.fromkeys(chain.from_iterable([hits.ids for hits in found.values()]))
-    for arm, opinions in known.items():
-        missing = [key for key in everything if key not in opinions]
+def complete(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
+    """Scores of all hits by every arm, also of hits that only other arms returned; scores of 0 are left out."""
+    result = {arm: dict(zip(*own, strict=True)) for arm, own in hits.items()}
+    pool = dict.fromkeys(chain.from_iterable([own.ids for own in hits.values()]))
+    for arm, scores in result.items():
+        missing = [key for key in pool if key not in scores]
         if missing:
-            scores = space.score(arm, ask, missing)
-            opinions.update([pair for pair in zip(missing, scores, strict=True) if pair[1]])  # type: ignore[misc]
-    return known
+            found = view.score(arm, query, missing)
+            scores.update([pair for pair in zip(missing, found, strict=True) if pair[1]])  # type: ignore[misc]
+    return result
 
 
 def hidden(store: Store, key: str, question: Question) -> str | None:
-    """Why a memory is not even searched: nothing is said of other namespaces."""
+    """Why a memory is not searched at all; None if it is. Nothing is said about other namespaces."""
     view = question.view
     versions = store.history(key, namespace=view.namespace)
     if view.as_of is not None:

@@ -1,4 +1,4 @@
-"""What a search gives: results with their memory, score and, when asked, the receipt behind them."""
+"""Result of a search, and the reader that gives a fusion access to entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ __all__ = ["EntryReader", "Result"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One answer. `score` lies in (0, 1]: the share of the best score possible. `receipt` is made when it is read."""
+    """One result of a search: the memory and its score.
+
+    Scores are between 0 and 1 and compare results of one query; they are not probabilities. `receipt` is computed when
+    it is read.
+    """
 
     id: str
     score: float
@@ -23,7 +27,7 @@ class Result:
     _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without its explanation, which holds the open memory."""
+        """Pickle without the explanation, which refers to the open memory."""
         return Result, (self.id, self.score, self.memory)
 
     def __copy__(self) -> Result:
@@ -34,27 +38,37 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The memory's text."""
+        """The text of the memory."""
         return self.memory.text
 
     @property
     def explanation(self) -> Explanation | None:
-        """The explanation of the query that found this."""
+        """The explanation of the search that returned this result."""
         return None if self._explain is None else self._explain()
 
     @property
     def receipt(self) -> Receipt | None:
-        """Why this result is where it is: the same fusion again, with its notebook open."""
+        """Why this result has its rank: the contribution of each arm and stage."""
         if self._explain is None:
             return None
         return next((receipt for receipt in self._explain().receipts if receipt.key == self.id), None)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON-ready data, with its memory and its receipt."""
+        receipt = self.receipt
+        return {
+            "id": self.id,
+            "score": self.score,
+            "memory": self.memory.to_dict(),
+            "receipt": None if receipt is None else receipt.to_dict(),
+        }
 
-_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than by name
+
+_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr
 
 
 class EntryReader:
-    """Reads entries for a fusion; what an entry does not hold is fetched from the store, for these items only."""
+    """Reads the fields of entries for a fusion; fields that an entry lacks are read from the store."""
 
     def __init__(
         self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
@@ -63,7 +77,7 @@ class EntryReader:
         self._vectors = vectors
 
     def keys(self, items: Sequence[Entry], /) -> list[str]:
-        """The memories' ids."""
+        """The ids of the memories."""
         return [item[0] for item in items]
 
     def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:

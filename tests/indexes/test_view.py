@@ -58,13 +58,13 @@ def test_opening_from_what_was_written_down_equals_following_the_log(tmp_path_fa
             elif verb == "save":
                 memory.search("cat")
                 memory._engine.save()
-        memory._engine._spaces.clear()  # as after a crash: nothing more is written down
+        memory._engine._views.clear()  # as after a crash: nothing more is written down
     with HybridMemory(path, embedder=toy, clock=clock) as opened:
         got = answers(opened)
-        pairs = opened._engine.space(View()).contradictions(list("abcdef"))
+        pairs = opened._engine.search_view(View()).contradictions(list("abcdef"))
     with rebuilt(path, clock) as fresh:
         assert answers(fresh) == got
-        assert fresh._engine.space(View()).contradictions(list("abcdef")) == pairs
+        assert fresh._engine.search_view(View()).contradictions(list("abcdef")) == pairs
 
 
 @pytest.mark.parametrize("lost", ["entries", "bm25"])
@@ -77,7 +77,7 @@ def test_one_snapshot_without_the_other_loses_nothing(tmp_path, lost, caplog):
         memory.store.save_snapshot(lost, 3, b"torn")
         assert answers(memory) == before
         assert f"the saved {lost} index cannot be read and will be rebuilt" in caplog.text
-        assert memory._engine.space(View()).count() == len(WORDS) - 1
+        assert memory._engine.search_view(View()).count() == len(WORDS) - 1
 
 
 def test_a_few_changes_are_not_worth_writing_everything_down_again(tmp_path):

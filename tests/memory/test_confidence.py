@@ -1,8 +1,9 @@
 import pytest
 
 from hybridmem.errors import ConfigError
+from hybridmem.evaluation.calibration import Calibration, calibrate, threshold
 from hybridmem.evaluation.evaluate import Case
-from hybridmem.memory.confidence import Calibration, calibrate, confidence, threshold
+from hybridmem.memory.confidence import confidence
 from hybridmem.memory.memory import HybridMemory
 
 TOWNS = ["Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Dakar", "Lima", "Cairo", "Turin", "Kyoto"]

@@ -128,7 +128,7 @@ def test_two_updates_at_once_both_count(tmp_path):
 @pytest.mark.parametrize("change", [{"id": "b"}, {"namespace": "ana"}], ids=str)
 def test_an_update_does_not_move_a_memory(memory, change):
     memory.add("the cat", id="a")
-    with pytest.raises(ConfigError, match="of a memory cannot change"):
+    with pytest.raises(TypeError):
         memory.update("a", **change)
     assert [m.id for m in memory.list()] == ["a"]
 
@@ -316,7 +316,7 @@ def test_without_an_embedder_words_and_graph_work(tmp_path):
         assert memory.arms == ("bm25",)
         assert len(memory.search("cat")) == 1
         assert memory.search("") == []
-        with pytest.raises(ConfigError, match="arm 'vector' is not known: this memory has bm25, graph"):
+        with pytest.raises(ConfigError, match="arm = 'vector' is not allowed: 'bm25', 'graph'"):
             memory.search_arm("vector", "cat")
 
 
@@ -515,16 +515,18 @@ def test_add_many_takes_many(memory, contents):
 
 @pytest.mark.parametrize(
     "how",
-    [{"k": 0}, {"k": 1.5}, {"k": True}, {"size": 3}, {"recipe": "nonsense"}, {"tokens": 0}, {"namespace": 7}],
+    [{"k": 0}, {"k": 1.5}, {"k": True}, {"recipe": "nonsense"}, {"tokens": 0}, {"namespace": 7}],
 )
 def test_bad_searches_are_refused(memory, how):
     with pytest.raises(ConfigError):
         memory.search("cat", **how)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'size'"):
+        memory.search("cat", size=3)
 
 
 @pytest.mark.parametrize("how", [{"recipe": "rrf"}, {"tokens": 5}, {"touch": True}, {"min_confidence": 0.5}], ids=str)
 def test_an_arm_alone_refuses_what_only_a_fusion_knows(memory, how):
-    with pytest.raises(ConfigError, match="search_arm does not know"):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
         memory.search_arm("bm25", "cat", **how)
 
 
@@ -540,11 +542,11 @@ def test_a_weight_for_an_unknown_arm_is_refused(embedder):
 async def test_a_question_is_a_text(memory, query):
     memory.add("a cat")
     for ask in (memory.search, memory.explain, lambda query: memory.search_arm("bm25", query)):
-        with pytest.raises(ConfigError, match=r"a question is a text, not"):
+        with pytest.raises(ConfigError, match=r"query = .* is not allowed: a text"):
             ask(query)
-    with pytest.raises(ConfigError, match=r"a question is a text, not"):
+    with pytest.raises(ConfigError, match=r"query = .* is not allowed: a text"):
         await memory.asearch(query)
-    with pytest.raises(ConfigError, match=r"queries = .* is not allowed: a list of questions"):
+    with pytest.raises(ConfigError, match=r"queries = .* is not allowed: a list of texts"):
         memory.health("cat")
 
 
@@ -701,7 +703,7 @@ def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
         memory.add("Ana lives in Lisbon", id="a")
         assert memory.arms == ("bm25",)
         assert "pip install 'hybridmem[local]'" in caplog.text
-        assert memory.explain("Lisbon").arms["vector"] == "skipped: no embedder, so words and graph answer alone"
+        assert memory.explain("Lisbon").arms["vector"] == "skipped: no embedder, so only BM25 and graph search"
         assert memory.search("Lisbon")[0].receipt.arms[0].arm == "bm25"
 
 
@@ -744,5 +746,5 @@ def test_notes_edited_by_hand_are_embedded_when_they_are_noticed(tmp_path, caplo
         raise TypeError("no service")
 
     with HybridMemory(notes, embedder=broken) as memory:
-        assert "notes that changed have no vector yet" in caplog.text
+        assert "changed notes have no vector yet" in caplog.text
         assert memory.get("d").text == "a plane"

@@ -167,7 +167,7 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from hybridmem.memory.confidence import calibrate
+    from hybridmem.evaluation.calibration import calibrate
 
     answerable = _read_questions(args.questions)
     unanswerable = _read_questions(args.off_topic) if args.off_topic else []

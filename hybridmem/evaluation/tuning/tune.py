@@ -28,6 +28,7 @@ from hybridmem.evaluation.tuning.search import Search
 from hybridmem.evaluation.tuning.settings import Setting, changes
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_to_dict, save_recipe
+from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
@@ -208,12 +209,12 @@ def _recorder(
     source: Any, recipe: Fusion | None, depth: int | None, curves: Sequence[Curve]
 ) -> tuple[Fusion, Callable[[Case], list[Recorded]], list[Curve]]:
     """The recipe to start from, a recorder with one record per BM25 variant, and their curves (present first)."""
-    if not (hasattr(source, "search") and hasattr(source, "explain")):
+    if not isinstance(source, HybridMemory):
         if recipe is None or not callable(source):
             raise ConfigError(f"cannot tune {source!r}: give a HybridMemory, or a function to Recorded and a recipe")
         start = recipe if depth is None else replace(recipe, depth=depth)
         return start, lambda case: [source(case)], []
-    start = source._engine.recipe_for(recipe or source.recipe)  # noqa: SLF001  without weights of missing arms
+    start = source.engine.recipe_for(recipe or source.recipe)  # without weights of missing arms
     asked = depth or start.depth or DEPTH
     present = memory_curve(source)
     known = [] if present is None else [present, *(curve for curve in curves if curve != present)]

@@ -100,7 +100,7 @@ class PostgresStore(SQLStore):
         self._router = Router(self._db, standby, read_your_writes=read_your_writes)
         self._deriver = Deriver()
         self._vectors_ready = False
-        self.aside = CallLimiter(pool_size).run
+        self.in_thread = CallLimiter(pool_size).run
         try:
             self._prepare()
         except BaseException:
@@ -195,7 +195,7 @@ class PostgresStore(SQLStore):
                 maintenance.adopt(conn, wanted, self.path)
         self._deriver = wanted
 
-    def space(self, view: View, settings: IndexSettings, /) -> SearchView:
+    def search_view(self, view: View, settings: IndexSettings, /) -> SearchView:
         """The search view: in the server for the live view; local indexes for past views and superseded memories."""
         if view.as_of is not None or view.superseded:
             return LocalView(self, view, settings)
@@ -212,7 +212,7 @@ class PostgresStore(SQLStore):
             engine=self._deriver.lexical.searcher(view.namespace),
         )
 
-    def choose(self, *, view: View, filter: Any = None) -> Set[str]:
+    def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, as a set that is read when it is first used; a search filters in the server."""
         check_view(view)
         condition = parse(filter)

@@ -270,7 +270,7 @@ class TestSchema:
             with PostgresStore(url, exact_below=1) as store:
                 assert conn.execute("SELECT to_regclass('embeddings_hnsw_2')").fetchone() == (None,)
                 store.build_vector_index(2)
-                found = store.space(NOW, IndexSettings()).search("vector", ArmQuery("", [1.0, 0.0]), k=2)
+                found = store.search_view(NOW, IndexSettings()).search("vector", ArmQuery("", [1.0, 0.0]), k=2)
                 assert found.ids == ["0", "1"]
             made = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'embeddings_hnsw_2'").fetchone()
             assert "halfvec(2)" in made[0]
@@ -308,8 +308,10 @@ class TestSchema:
                     store.put([Memory("cat", id="d")])
             with PostgresStore(url.replace("owner@", "counted@")) as store:
                 store.put([Memory("cat", id="e")], namespace="own")
-                assert len(store.space(View("own"), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids) == 2
-                assert store.space(View(""), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids == []
+                assert (
+                    len(store.search_view(View("own"), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids) == 2
+                )
+                assert store.search_view(View(""), IndexSettings()).search("bm25", ArmQuery("cat"), k=5).ids == []
             assert conn.execute("SELECT n FROM terms WHERE (namespace, term) = ('own', 'cat')").fetchone() == (2,)
         pg_server.drop(url)
 

@@ -76,7 +76,7 @@ class TestEquals:
 
 class TestBuiltByItself:
     def search(self, store, vectors):
-        return store.space(NOW, IndexSettings()).search("vector", ArmQuery("", vectors[7]), k=3)
+        return store.search_view(NOW, IndexSettings()).search("vector", ArmQuery("", vectors[7]), k=3)
 
     def test_a_search_of_many_vectors_brings_it_about(self, url):
         with PostgresStore(url, exact_below=200) as store, psycopg.connect(url, autocommit=True) as conn:
@@ -86,7 +86,7 @@ class TestBuiltByItself:
             assert index_of(conn) is None  # too few until now, and writing alone brings nothing about
             before = self.search(store, vectors)
             postgres_server.until(lambda: index_of(conn), what="the index")
-            space = store.space(NOW, IndexSettings())
+            space = store.search_view(NOW, IndexSettings())
             after = space.search("vector", ArmQuery("", vectors[7]), k=3)
             assert space._is_large(4)
             assert after.ids[0] == before.ids[0] == "m7"

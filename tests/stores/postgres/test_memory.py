@@ -105,7 +105,7 @@ class TestSameAnswers:
                 [{"text": text, "id": f"m{n}"} for n, text in enumerate(["Ana cat", "Bob cat tea", "tea", ""])]
             )
         ids = ["m2", "m0", "nobody", "m1"]
-        spaces = [memory._engine.space(NOW) for memory in both]
+        spaces = [memory._engine.search_view(NOW) for memory in both]
         from hybridmem.core.protocols import ArmQuery
 
         ask = ArmQuery("Ana Bob cat unheard", embed(["cat"])[0])
@@ -184,7 +184,7 @@ class TestSettings:
     def test_a_wrong_dimension(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed) as memory:
             memory.add("cat")
-            space = memory._engine.space(NOW)
+            space = memory._engine.search_view(NOW)
             from hybridmem.core.protocols import ArmQuery
 
             with pytest.raises(EmbeddingError, match=r"\(3,\), expected \(8,\)"):
@@ -203,7 +203,7 @@ class TestSettings:
                 store.put(memories, namespace=name, vectors=list(vectors))
             store.build_vector_index(8)
             store.build_vector_index(8)
-            space = store.space(View("a"), IndexSettings())
+            space = store.search_view(View("a"), IndexSettings())
             from hybridmem.core.protocols import ArmQuery
 
             query = vectors[7]
@@ -214,7 +214,7 @@ class TestSettings:
             assert hits.scores[0] == pytest.approx(1.0)
             if prefix is None:
                 assert len({f"m{n}" for n in exact} & set(hits.ids)) >= 8
-            rare = store.choose(view=View("a"), filter={"type": "rare"})
+            rare = store.lazy_ids(view=View("a"), filter={"type": "rare"})
             found = space.search("vector", ArmQuery("", query, rare), k=10)
             assert len(found.ids) == 10
             assert all(int(id_[1:]) % 50 == 0 for id_ in found.ids)

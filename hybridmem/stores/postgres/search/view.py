@@ -88,7 +88,7 @@ class PostgresView:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
+    def search_both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
         """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
         None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when

@@ -74,18 +74,18 @@ class TestLaw:
         play(memory.namespace(name), steps, memory._engine.clock)
         filter_ = data.draw(st.sampled_from([None, {"n": {"$gte": 1}}, {"tags": "home"}]))
         view = View(name)
-        allowed = None if filter_ is None else memory.store.choose(view=view, filter=filter_)
-        space, ask = memory._engine.space(view), ArmQuery(query, embed([query])[0], allowed)
-        ours = space.both(ask, k=k)
+        allowed = None if filter_ is None else memory.store.lazy_ids(view=view, filter=filter_)
+        space, ask = memory._engine.search_view(view), ArmQuery(query, embed([query])[0], allowed)
+        ours = space.search_both(ask, k=k)
         if ours is not None:
             agree(ours, apart(space, ask, k))
 
     def test_a_list_of_ids_restricts_both(self, memory):
         memory.add_many([{"text": f"cat tea{n}", "id": f"m{n}"} for n in range(9)])
-        space = memory._engine.space(NOW)
+        space = memory._engine.search_view(NOW)
         ask = ArmQuery("cat tea3", embed(["cat tea3"])[0], frozenset({"m3", "m5"}))
-        agree(space.both(ask, k=4), apart(space, ask, 4))
-        assert {*space.both(ask, k=4)[0]["vector"].ids} == {"m3", "m5"}
+        agree(space.search_both(ask, k=4), apart(space, ask, 4))
+        assert {*space.search_both(ask, k=4)[0]["vector"].ids} == {"m3", "m5"}
 
 
 class TestTrips:
@@ -103,25 +103,25 @@ class TestTrips:
 
     def test_each_arm_alone_where_one_statement_will_not_do(self, memory, pg_url, schema):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
-        space, vector = memory._engine.space(NOW), embed(["cat"])[0]
-        assert space.both(ArmQuery("...", vector), k=3) is None  # no words
-        assert space.both(ArmQuery("cat", None), k=3) is None
-        assert space.both(ArmQuery("cat", vector), k=3) is not None
-        many = memory.store.space(NOW, IndexSettings(vectors=False))
-        assert many.both(ArmQuery("cat", vector), k=3) is None
+        space, vector = memory._engine.search_view(NOW), embed(["cat"])[0]
+        assert space.search_both(ArmQuery("...", vector), k=3) is None  # no words
+        assert space.search_both(ArmQuery("cat", None), k=3) is None
+        assert space.search_both(ArmQuery("cat", vector), k=3) is not None
+        many = memory.store.search_view(NOW, IndexSettings(vectors=False))
+        assert many.search_both(ArmQuery("cat", vector), k=3) is None
 
     def test_many_vectors_without_an_index(self, pg_url, schema):
         with HybridMemory(pg_url, schema=schema, embedder=embed, exact_below=5, auto_index=False) as memory:
             memory.add_many([{"text": f"cat {'tea ' * n}", "id": f"m{n}"} for n in range(5)])
-            space, ask = memory._engine.space(NOW), ArmQuery("cat tea", embed(["cat tea"])[0])
+            space, ask = memory._engine.search_view(NOW), ArmQuery("cat tea", embed(["cat tea"])[0])
             asked = asked_of(space)
-            agree(space.both(ask, k=3), apart(space, ask, 3))
+            agree(space.search_both(ask, k=3), apart(space, ask, 3))
             assert ["hits AS" in text for text in asked[:3]] == [False, False, True]  # its size, the near, the words
             assert len(memory.search("cat", k=3)) == 3
 
     def test_a_recipe_that_wants_no_opinions_asks_each_arm(self, memory):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
-        asked = asked_of(memory._engine.space(NOW))
+        asked = asked_of(memory._engine.search_view(NOW))
         memory.search("cat", recipe="rrf", k=3)
         assert not any("words AS MATERIALIZED" in text for text in asked)
         memory.search("cat", k=3)
@@ -131,8 +131,11 @@ class TestTrips:
         memory.add("cat", id="a")
         memory.search("cat")
         with pytest.raises(ArmError, match="'bm25 and vector' failed: EmbeddingError") as caught:
-            memory._engine._found(
-                memory._engine.space(NOW), ArmQuery("cat", [math.nan] * 8), memory._engine.recipe_for(memory.recipe), 3
+            memory._engine._hits(
+                memory._engine.search_view(NOW),
+                ArmQuery("cat", [math.nan] * 8),
+                memory._engine.recipe_for(memory.recipe),
+                3,
             )
         assert isinstance(caught.value.__cause__, EmbeddingError)
         memory._engine.embedder = type("Broken", (), {"query": lambda self, text: 1 / 0, "name": "b", "dim": 8})()
@@ -164,14 +167,14 @@ class TestLarge:
     @pytest.mark.parametrize("query", ["dog tea7", "cat tea3 tea5", "tea1 unheard"])
     def test_as_each_arm_alone(self, large, query):
         memory, drawn = large
-        space = memory._engine.space(NOW)
+        space = memory._engine.search_view(NOW)
         ask = ArmQuery(query, drawn([query])[0])
         asked = asked_of(space)
-        ours = space.both(ask, k=20)
+        ours = space.search_both(ask, k=20)
         assert len([text for text in asked if "AS MATERIALIZED" in text]) == 2
         agree(ours, apart(space, ask, 20))
-        ask = ask._replace(allowed=memory.store.choose(view=NOW, filter={"text": {"$contains": "cat"}}))
-        agree(space.both(ask, k=20), apart(space, ask, 20))
+        ask = ask._replace(allowed=memory.store.lazy_ids(view=NOW, filter={"text": {"$contains": "cat"}}))
+        agree(space.search_both(ask, k=20), apart(space, ask, 20))
         assert len(memory.search(query, k=5)) == 5
 
     def test_without_a_second_connection(self, large):
@@ -186,9 +189,9 @@ class TestLarge:
 
     def test_too_few_pass_the_filter(self, large):
         memory, drawn = large
-        space = memory._engine.space(NOW)
-        ask = ArmQuery("tea7", drawn(["tea7"])[0], memory.store.choose(view=NOW, filter={"type": "rare"}))
-        assert space.both(ask, k=20) is None
+        space = memory._engine.search_view(NOW)
+        ask = ArmQuery("tea7", drawn(["tea7"])[0], memory.store.lazy_ids(view=NOW, filter={"type": "rare"}))
+        assert space.search_both(ask, k=20) is None
         assert len(memory.search("tea7", k=20, filter={"type": "rare"})) == 5  # 0, 90, 180, 270 and 360
 
     def test_either_statement_may_fail(self, large, pg_server):
@@ -237,7 +240,7 @@ class TestTwoStatements:
                 return conn.execute(query, (self.SLOW.text,)).fetchone()[0]
 
             for _ in range(2):  # with one connection at first, perhaps; meanwhile there are two
-                asked = asyncio.create_task(store.aside(lambda: store._router.run_both(self.SLOW, self.SLOW)))
+                asked = asyncio.create_task(store.in_thread(lambda: store._router.run_both(self.SLOW, self.SLOW)))
                 await asyncio.to_thread(postgres_server.until, sleeping, what="the statements to run")
                 asked.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -258,8 +261,8 @@ class TestEquals:
                     memory.add_many([{"text": "tea", "id": f"m{part}-{n:02}"} for n in range(30)])
                 memory.add_many([{"text": "tea tea", "id": "best"}])
                 if path == pg_url:
-                    space = memory._engine.space(NOW)
-                    assert space.both(ArmQuery(text, embed([text])[0]), k=5) is None
+                    space = memory._engine.search_view(NOW)
+                    assert space.search_both(ArmQuery(text, embed([text])[0]), k=5) is None
                 found.append([r.id for r in memory.search(text, k=5, recipe=replace(memory.recipe, depth=5))])
         assert found[0] == found[1]
 
@@ -283,7 +286,7 @@ class TestDoubt:
         texts = {f"tea {n}": vector for n, vector in enumerate(vectors)}
         with HybridMemory(pg_url, schema=schema, embedder=lambda given: [texts[t] for t in given]) as memory:
             memory.add_many([{"text": text, "id": text} for text in texts])
-            space, row = memory._engine.space(NOW), vectors[7]
+            space, row = memory._engine.search_view(NOW), vectors[7]
             rows = space._run(combined.in_one(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
         true = {text: float(vector.astype(np.float64) @ row.astype(np.float64)) for text, vector in texts.items()}
         assert max(abs(found[2] - true[found[4]]) for found in rows) < 7e-7 / math.sqrt(dim)
@@ -295,9 +298,9 @@ class TestDoubt:
         for path, options in ((pg_url, {"schema": schema}), (":memory:", {})):
             with HybridMemory(path, embedder=lambda given: [rows[t] for t in given], **options) as memory:
                 memory.add_many([{"text": text, "id": text or "empty"} for text in rows])
-                space = memory._engine.space(NOW)
+                space = memory._engine.search_view(NOW)
                 ask = ArmQuery("cat", rows["cat"])
-                answers.append(space.both(ask, k=9) if path == pg_url else apart(space, ask, 9))
+                answers.append(space.search_both(ask, k=9) if path == pg_url else apart(space, ask, 9))
         ours, theirs = answers
         agree(ours, theirs)
         assert dict(zip(*ours[0]["vector"], strict=True))["dog"] == dict(zip(*ours[0]["vector"], strict=True))["empty"]
@@ -306,7 +309,7 @@ class TestDoubt:
 
 class TestNeighbours:
     def graph(self, memory, joined, settings=GraphSettings()):  # noqa: B008
-        space = memory._engine.space(NOW)
+        space = memory._engine.search_view(NOW)
         return ServerGraph("", settings, space._run, items=space.entries, cache=space._cache, link_kinds=joined)
 
     @pytest.mark.parametrize("hops", [1, 2, 3])
@@ -324,7 +327,7 @@ class TestNeighbours:
         for n in range(4):
             memory.add(f"turn {n}", id=f"m{n}", thread="t")
         memory.add("far away", id="far")
-        space = memory._engine.space(NOW)
+        space = memory._engine.search_view(NOW)
         asked = asked_of(space)
         assert set(space.graph().spread({"m0": 1.0})) == {"m1", "m2"}
         assert not any("RECURSIVE" in text for text in asked)

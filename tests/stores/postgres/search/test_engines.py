@@ -81,7 +81,7 @@ class OtherEngine:
             assert all(score > 0 for score in scores)
             best = views[0].search_arm("bm25", query, k=2, filter=filter_)
             assert [result.score for result in best] == pytest.approx(scores[:2])
-            space = opened._engine.space(View(name))
+            space = opened._engine.search_view(View(name))
             given = space.score("bm25", ArmQuery(query), [*(result.id for result in ours), "nobody"])
             assert given == pytest.approx([*scores, 0.0])
             for when in ({"superseded": True}, {"as_of": start + 25}):
@@ -164,7 +164,7 @@ class OtherEngine:
             copy_store(source, target)
             assert target.check() == []
             for name in ("", "ana", "o'\"hara"):
-                space = target.space(View(name), IndexSettings())
+                space = target.search_view(View(name), IndexSettings())
                 assert space.search("bm25", ArmQuery("cat"), k=3).ids == ["a"]
 
 
@@ -208,7 +208,7 @@ class TestTsVector(OtherEngine):
         for name in ("one", "two"):
             opened.namespace(name).add_many(["a giraffe", *(f"common word{n}" for n in range(300))])
         asked = []
-        space = opened._engine.space(View("one"))
+        space = opened._engine.search_view(View("one"))
         run = space._run
         space._run = lambda statement: asked.append(statement) or run(statement)
         space.search("bm25", ArmQuery("giraffe"), k=3)

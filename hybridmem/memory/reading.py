@@ -1,0 +1,267 @@
+"""Reading half of HybridMemory: get, list, history, search, explain, health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hybridmem.core import validation
+from hybridmem.core.fanout import Job, apply_policy, run
+from hybridmem.core.protocols import Version
+from hybridmem.core.times import Time
+from hybridmem.core.types import Memory
+from hybridmem.embedding.embedder import unit
+from hybridmem.errors import NotFoundError
+from hybridmem.filters.parse import Filter
+from hybridmem.fusion.explain import Explanation
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.stages import Pack
+from hybridmem.memory.base import MemoryBase
+from hybridmem.memory.confidence import check_confidence
+from hybridmem.memory.health import Health
+from hybridmem.memory.question import Question, RecipeLike
+from hybridmem.memory.results import Result
+
+__all__ = ["MemoryReading"]
+
+_list = list  # `MemoryReading.list` hides the builtin inside the class
+BATCH_THREADS = 8
+"""Searches of `search_many` that run at the same time."""
+INLINE_BELOW = 0.005
+"""Seconds: searches of `search_many` that are usually faster run one after another in the caller's thread."""
+
+
+class MemoryReading(MemoryBase):
+    """The methods that read memories."""
+
+    def get(self, id: str, /, *, as_of: Time | None = None) -> Memory:
+        """Return one memory, now or as of a time; NotFoundError when there is none."""
+        memory = self.store.get([id], view=self._view(as_of, superseded=True))[0]
+        if memory is None:
+            raise NotFoundError(f"no memory {id!r} in namespace {self._namespace!r}")
+        return memory
+
+    def list(
+        self, *, filter: Filter | None = None, as_of: Time | None = None, superseded: bool = True
+    ) -> Iterator[Memory]:
+        """Iterate over the memories that match a filter, ordered by id, superseded ones included."""
+        return self.store.list(view=self._view(as_of, superseded=superseded), filter=filter)
+
+    def history(self, id: str, /) -> Sequence[Version]:
+        """Return every version of a memory, oldest first."""
+        return self.store.history(id, namespace=self._namespace)
+
+    def search(
+        self,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        touch: bool = False,
+        min_confidence: float | None = None,
+    ) -> _list[Result]:
+        """Return the best memories for a query, best first.
+
+        Args:
+            query: any text.
+            k: number of results; default: the memory's `k` (8).
+            filter: only memories that match, such as {"tags": {"$contains": "home"}}.
+            as_of: search the state of the store at that time.
+            namespace: search another namespace of the same store.
+            recipe: another recipe: a name, a file, a dict or a Fusion.
+            superseded: also search memories that were superseded.
+            tokens: a token budget; results are returned until k or the budget is reached.
+            touch: count this search as an access of the returned memories.
+            min_confidence: return nothing if the confidence is lower; `calibrate` fits a value.
+
+        """
+        question = self.question(
+            query,
+            k=k,
+            filter=filter,
+            as_of=as_of,
+            namespace=namespace,
+            recipe=recipe,
+            superseded=superseded,
+            tokens=tokens,
+            min_confidence=min_confidence,
+        )
+        validation.flag("touch", touch)
+        return self._results(question, touch=touch)
+
+    def search_many(
+        self,
+        queries: Iterable[str],
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        touch: bool = False,
+        min_confidence: float | None = None,
+    ) -> _list[_list[Result]]:
+        """Search for several queries and return their results in order; slow searches run concurrently.
+
+        Parameters as in `search`.
+        """
+        questions = [
+            self.question(
+                query,
+                k=k,
+                filter=filter,
+                as_of=as_of,
+                namespace=namespace,
+                recipe=recipe,
+                superseded=superseded,
+                tokens=tokens,
+                min_confidence=min_confidence,
+            )
+            for query in validation.listed("queries", queries, "texts")
+        ]
+        validation.flag("touch", touch)
+        jobs = [
+            Job("search", partial(self._results, question, touch=touch), latency=self._engine.latency)
+            for question in questions
+        ]
+        outcomes = run(jobs, limit=BATCH_THREADS, inline_below=INLINE_BELOW)
+        apply_policy(outcomes, wrap=False)
+        return [outcome.value for outcome in outcomes]
+
+    def explain(
+        self,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        min_confidence: float | None = None,
+    ) -> Explanation:
+        """Return a receipt for each result of a search, and `.why_not(id)` for any other memory.
+
+        Parameters as in `search`.
+        """
+        question = self.question(
+            query,
+            k=k,
+            filter=filter,
+            as_of=as_of,
+            namespace=namespace,
+            recipe=recipe,
+            superseded=superseded,
+            tokens=tokens,
+            min_confidence=min_confidence,
+        )
+        return self._engine.explain(self._engine.answer(question))
+
+    def search_arm(
+        self,
+        arm: str,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        superseded: bool = False,
+        hops: int = 2,
+        decay: float = 0.5,
+    ) -> _list[Result]:
+        """Return the hits of one arm ("bm25", "vector" or "graph") with its raw scores.
+
+        `hops` and `decay` are settings of the graph arm, whose results have their paths as receipts.
+        """
+        question = self.question(query, k=k, filter=filter, as_of=as_of, namespace=namespace, superseded=superseded)
+        return self._engine.arm(arm, question, hops=hops, decay=decay)
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None
+    ) -> _list[Result]:
+        """Return the memories whose vectors are nearest to a given vector, with their cosine similarities."""
+        question = self.question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
+
+    def health(
+        self,
+        queries: Iterable[str],
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+    ) -> Health:
+        """Measure each arm over these queries: empty rate, share of the results, results of its own, overlap."""
+        questions = [
+            self.question(
+                query, k=k, filter=filter, as_of=as_of, namespace=namespace, recipe=recipe, superseded=superseded
+            )
+            for query in validation.listed("queries", queries, "texts")
+        ]
+        return self._engine.health(questions, k=validation.k(self._k if k is None else k), recipe=self.recipe)
+
+    def check(self) -> Sequence[str]:
+        """Return a description of each problem of the store; empty when there is none."""
+        return self.store.check()
+
+    def backup(self, path: str | Path, /) -> None:
+        """Copy the whole store to a file while it is in use."""
+        self.store.backup(path)
+
+    def question(
+        self,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        min_confidence: float | None = None,
+    ) -> Question:
+        """Validate a query and its options; `engine.answer(question)` runs it. Parameters as in `search`."""
+        validation.text("query", query, "a text")
+        chosen: Fusion = self._recipe if recipe is None else load_recipe(recipe)
+        if tokens is not None:
+            chosen = replace(chosen, pack=Pack(tokens=tokens))
+        view = self._view(as_of, superseded=superseded)
+        if namespace is not None:
+            view = view._replace(namespace=validation.namespace(namespace))
+        return Question(
+            query,
+            view,
+            self._k if k is None else validation.k(k),
+            self._engine.recipe_for(chosen),
+            filter,
+            min_confidence=check_confidence(min_confidence),
+        )
+
+    def _results(self, question: Question, *, touch: bool) -> _list[Result]:
+        results = self._engine.results(question)
+        if touch and results and question.view.as_of is None:
+            self.store.touch([result.id for result in results], namespace=question.view.namespace)
+        return results
