@@ -9,6 +9,7 @@
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
 | `HybridStore` | LangGraph's store over a HybridMemory |
 | `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
+| `MemoryMiddleware` | recall and saving for `create_agent`, without tool calls |
 | `memory_tools` | a search tool and a save tool for an agent |
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from langchain_hybridmem.ensemble import EnsembleRetriever
     from langchain_hybridmem.fusion import FusionRetriever
     from langchain_hybridmem.graph import GraphRetriever
+    from langchain_hybridmem.middleware import MemoryMiddleware
     from langchain_hybridmem.store import HybridStore
     from langchain_hybridmem.tools import memory_tools
     from langchain_hybridmem.vector import VectorRetriever
@@ -44,6 +46,7 @@ __all__ = [
     "GraphRetriever",
     "HybridStore",
     "HybridVectorStore",
+    "MemoryMiddleware",
     "VectorRetriever",
     "memory_tools",
 ]
@@ -55,6 +58,7 @@ _HOMES = {
     "GraphRetriever": "graph",
     "HybridStore": "store",
     "HybridVectorStore": "vectorstore",
+    "MemoryMiddleware": "middleware",
     "VectorRetriever": "vector",
     "memory_tools": "tools",
 }

@@ -8,13 +8,13 @@ from pathlib import Path
 from benchmarks.quality.page import Figures, write_page
 from benchmarks.quality.peers import langchain_peers, llamaindex_peers
 from benchmarks.quality.sets import Part, load_sets
+from hybridmem.evaluation.calibration import calibrate
 from hybridmem.evaluation.evaluate import evaluate
 from hybridmem.evaluation.recording import memory_recorder, memory_systems
 from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import RECIPES
-from hybridmem.evaluation.calibration import calibrate
 
 ROOT = Path(__file__).parents[2]
 OURS = "hybridmem, defaults"

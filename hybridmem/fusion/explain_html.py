@@ -49,7 +49,7 @@ background:var(--hair);overflow:hidden}
 .hm-bar i.hm-minus{background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px)}
 .hm details{grid-column:2/-1;font-size:13px}
 .hm summary{cursor:pointer;color:var(--dim);font-size:12px}
-.hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:8px;
+.hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:0 8px;
 align-items:baseline;padding:2px 0}
 .hm-parts .hm-swatch{align-self:center}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}

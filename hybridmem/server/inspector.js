@@ -73,8 +73,9 @@ function readUrl() {
 
 function soon(delay = 40) { clearTimeout(timer); timer = setTimeout(search, delay); }
 
-async function search({fresh = false} = {}) {
+async function search() {
   const turn = ++latest;
+  clearTimeout(timer);
   writeUrl();
   if (!state.query.trim()) { shown = null; render(); return; }
   if (filterValue() === undefined) { fail('The filter is not JSON. Example: {"tags": {"$contains": "home"}}'); return; }
@@ -82,7 +83,7 @@ async function search({fresh = false} = {}) {
   $("status").textContent = "…";
   const changed = Object.keys(state.changes).length > 0;
   const id = JSON.stringify([body.query, body.k, body.filter, body.as_of, body.namespace, body.base]);
-  if (changed && (fresh || baseRanks === null || baseRanks.id !== id)) {
+  if (changed && (baseRanks === null || baseRanks.id !== id)) {
     const plain = await call("search", {...body, changes: {}});
     if (plain === null || turn !== latest) return;
     baseRanks = {id, of: new Map(plain.results.map(one => [one.key, one.rank]))};
@@ -166,7 +167,13 @@ async function rememberBase() {
 async function loadRecipe(data) {
   const before = state.base;
   state.base = data; state.changes = {}; drawGroups.shape = "";
-  if (!await rememberBase()) { state.base = before; await rememberBase(); return; }
+  if (!await rememberBase()) {
+    const reason = $("error").textContent;
+    state.base = before;
+    await rememberBase();
+    fail(reason);
+    return;
+  }
   baseRanks = null; baseFigures = null;
   toast(data === null ? "The recipe is as it was." : "Recipe loaded.");
   search();

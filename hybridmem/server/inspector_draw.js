@@ -58,10 +58,14 @@ function render() {
   }
   const places = new Map(shown.results.map(one => [one.key, one.rank]));
   const columns = $("columns"), scrolled = [...columns.querySelectorAll(".rows")].map(list => list.scrollTop);
+  const focused = columns.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
+  const column = focused ? [...columns.children].indexOf(focused.closest(".column")) : -1;
   columns.classList.toggle("many", shown.arms.length > 3);
   columns.replaceChildren(...shown.arms.map(arm => armColumn(arm, places)), fusedColumn());
   columns.style.setProperty("--arms", shown.arms.length);
   columns.querySelectorAll(".rows").forEach((list, n) => { list.scrollTop = scrolled[n] || 0; });
+  if (focused) focusRow(columns.children[column], focused.dataset.key);
+  markOpen();
   $("status").textContent = `${shown.results.length} results, ${shown.milliseconds} ms`;
   drawGroups(shown.groups);
   document.body.dataset.turn = latest;
@@ -165,7 +169,7 @@ const keys = () => make("p", {class: "keys"}, ...[["/", "ask"], ["↑ ↓ ← �
 
 function drawDetail(answer) {
   const words = shown ? shown.words : new Set(), result = answer.result;
-  const head = make("header", {}, make("span", {class: "verdict" + (result ? " in" : ""), text: result ? `result ${result.rank}` : "not in the results"}),
+  const head = make("header", {"data-overlay": true}, make("span", {class: "verdict" + (result ? " in" : ""), text: result ? `result ${result.rank}` : "not in the results"}),
     make("span", {class: "key", text: answer.key}), make("button", {type: "button", class: "icon", "aria-label": "Close", text: "×", onclick: () => closeDetail()}));
   const left = make("div"), right = make("div");
   left.append(make("p", {class: "said"}, ...highlighted(answer.text || answer.key, words)));
@@ -367,6 +371,14 @@ function roving(column) {
   column.querySelectorAll(".row").forEach((row, n) => { row.tabIndex = n ? -1 : 0; });
 }
 
+function focusRow(column, key) {
+  const row = column && (column.querySelector(`.row[data-key="${CSS.escape(key)}"]`) || column.querySelector(".row"));
+  if (!row) return;
+  for (const other of column.querySelectorAll(".row")) other.tabIndex = -1;
+  row.tabIndex = 0;
+  row.focus({preventScroll: true});
+}
+
 function arrows(event, row) {
   const rows = [...row.closest(".column").querySelectorAll(".row")], columns = [...document.querySelectorAll(".column")];
   const n = rows.indexOf(row), here = columns.indexOf(row.closest(".column"));
@@ -377,7 +389,6 @@ function arrows(event, row) {
   }
   if (!target) return;
   event.preventDefault();
-  for (const other of target.closest(".column").querySelectorAll(".row")) other.tabIndex = -1;
-  target.tabIndex = 0;
-  target.focus();
+  focusRow(target.closest(".column"), target.dataset.key);
+  target.scrollIntoView({block: "nearest"});
 }

@@ -50,7 +50,7 @@ def test_replaying_gives_what_searching_gives(memory):
 
 
 def test_other_constants_answer_as_if_opened_with_them(memory):
-    mean = memory._engine.space(View()).bm25._state.average
+    mean = memory._engine.search_view(View()).bm25._state.average
     assert memory_curve(memory) == Curve(1.2, 0.75 * mean / (mean + 12))
     with HybridMemory(embedder=vectors, k1=2.0, b=0.1) as other:
         other.add_many(sorted(memory.list(), key=lambda m: m.id, reverse=True))  # questions before their answers

@@ -171,7 +171,7 @@ def test_the_pool_equals_the_formulas_after_any_history(tmp_path_factory, steps,
             memory = HybridMemory(path, embedder=toy, clock=clock)
     with memory:
         listed = sorted(memory.list(), key=lambda m: born[m.id])
-        view = memory._engine.space(View())
+        view = memory._engine.search_view(View())
         checked(view, Plain(listed), query)
         fresh = LocalView(memory.store, View(as_of=1e9), IndexSettings())
         fresh.refresh()
@@ -185,7 +185,7 @@ def chat(*turns):
 def test_a_question_counts_by_half_where_it_is_asked_and_fully_where_it_is_answered():
     with HybridMemory() as memory:
         memory.add_many([*chat("Ana: Do you like tea?", "Ben: Yes, green."), Memory("tea", id="plain")])
-        view = memory._engine.space(View())
+        view = memory._engine.search_view(View())
         hits = view.search("bm25", ArmQuery("tea"), k=3)
         n, df, lengths = 3, 3, [3, 3, 1]  # ana like tea; ben yes green; tea: "Do you" are stop words
         mean = sum(lengths) / 3
@@ -201,7 +201,7 @@ def test_a_question_counts_by_half_where_it_is_asked_and_fully_where_it_is_answe
 def test_neighbours_outside_a_filter_do_not_enter_the_pool():
     with HybridMemory(embedder=toy) as memory:
         memory.add_many(chat("a cat", "a dog", "a sofa"))
-        view = memory._engine.space(View())
+        view = memory._engine.search_view(View())
         ask = ArmQuery("cat", toy(["cat"])[0], frozenset({"m0", "m2"}))
         pool = view.complete(ask, {"bm25": Hits(["m0"], view.search("bm25", ask, k=1).scores)})
         assert (pool.ids, pool.previous) == (["m0", "m2"], [-1, -1])
@@ -212,7 +212,7 @@ def test_memories_without_a_vector_are_left_out_of_the_baseline():
     with HybridMemory(embedder=toy) as memory:
         memory.add_many(Memory(f"cat {n} {WORDS[n % 6]}", id=f"m{n}") for n in range(200))
         memory.store.put([Memory("dog", id=f"w{n}") for n in range(200)])
-        view = memory._engine.space(View())
+        view = memory._engine.search_view(View())
         vector = toy(["cat"])[0]
         ids = sorted((f"m{n}" for n in range(200)), key=lambda id_: hashlib.md5(id_.encode()).hexdigest())[:128]
         scores = view.score("vector", ArmQuery("cat", vector), ids)
@@ -223,7 +223,7 @@ def test_memories_without_a_vector_are_left_out_of_the_baseline():
 def test_documents_without_threads_have_no_windows():
     with HybridMemory(embedder=toy) as memory:
         memory.add_many(Memory(f"Where is the {word}?", id=word) for word in WORDS)
-        view = memory._engine.space(View())
+        view = memory._engine.search_view(View())
         ask = ArmQuery("cat", toy(["cat"])[0])
         pool = view.complete(ask, {arm: view.search(arm, ask, k=3) for arm in ("bm25", "vector")})
         assert (pool.window, pool.previous) == (None, None)

@@ -79,6 +79,7 @@ def test_the_names_are_pinned():
         "GraphRetriever",
         "HybridStore",
         "HybridVectorStore",
+        "MemoryMiddleware",
         "VectorRetriever",
         "memory_tools",
     ]

@@ -267,7 +267,8 @@ def test_the_command_over_http_prints_its_address(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HYBRIDMEM_MCP_TOKEN": "t0ken"}
     running = subprocess.Popen(command(tmp_path, "--http", "0"), stderr=subprocess.PIPE, env=environment, text=True)
     try:
-        url, line = running.stderr.readline().strip(), running.stderr.readline().strip()
+        url = next(line for line in running.stderr if line.startswith("http")).strip()
+        line = running.stderr.readline().strip()
         assert line == "Authorization: Bearer t0ken"
 
         async def ask():

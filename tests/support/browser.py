@@ -89,14 +89,25 @@ def resize(driver, width, height):
 
 LAYOUT = """
 const rows = [];
+const over = [...document.querySelectorAll("[data-overlay]")]
+  .filter(one => ["fixed", "sticky"].includes(getComputedStyle(one).position) && one.getClientRects().length);
+const hidden = (owner, box) => over.some(one => {
+  const top = one.getBoundingClientRect();
+  return !one.contains(owner) && box.top < top.bottom && top.top < box.bottom && box.left < top.right
+    && top.left < box.right;
+});
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 for (let node = walker.nextNode(); node; node = walker.nextNode()) {
   if (!node.data.trim()) continue;
-  const owner = node.parentElement, style = getComputedStyle(owner);
-  if (style.visibility === "hidden" || owner.closest("style, script, option, title, [data-overlay]")) continue;
+  const owner = node.parentElement;
+  if (!owner.checkVisibility({visibilityProperty: true}) || owner.closest("style, script, option, title")) continue;
   const range = document.createRange();
   range.selectNodeContents(node);
+  const lines = new Set();
   for (const box of range.getClientRects()) {
+    const line = `${box.left} ${box.top}`;  // a line that is cut by an ellipsis is reported twice
+    if (lines.has(line) || hidden(owner, box)) continue;
+    lines.add(line);
     let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
     for (let one = owner; one && one !== document.body; one = one.parentElement) {
       const how = getComputedStyle(one);
@@ -110,7 +121,10 @@ for (let node = walker.nextNode(); node; node = walker.nextNode()) {
 }
 return rows;
 """
-"""A script that gives each line of visible text with its box, cut to what its scrolling containers show."""
+"""A script that gives each line of visible text with its box, cut to what its scrolling containers show.
+
+Text below an element that is marked `data-overlay` and fixed or sticky is hidden.
+"""
 
 
 def overlapping(texts, slack=3.0):

@@ -1,0 +1,218 @@
+"""MemoryMiddleware: an agent that recalls before the model is called and saves after the turn, without a tool call."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+
+from hybridmem.core import validation
+from hybridmem.core.fanout import in_thread
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
+from hybridmem.memory.recall import block
+from langchain_hybridmem._sessions import thread_of, views
+
+if find_spec("langchain") is None or find_spec("langchain.agents") is None:
+    raise MissingExtraError("agents", needs="langchain")
+
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langgraph.config import get_config
+from langgraph.runtime import Runtime
+
+if TYPE_CHECKING:
+    from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.results import Result
+
+__all__ = ["MemoryMiddleware"]
+
+log = logging.getLogger("hybridmem")
+Fact = str | Memory | Mapping[str, Any]
+Extract = Callable[[Sequence[AnyMessage]], Iterable[Fact] | Awaitable[Iterable[Fact]]]
+"""From the messages of a turn to facts worth keeping; a fact may say what it supersedes."""
+_Request = ModelRequest[Any]
+_Response = ModelResponse[Any]
+_ROLES = {"human": "user", "ai": "assistant"}
+SHORT = 6
+"""A question of fewer words, such as "and his sister?", is searched together with the user message before it."""
+
+
+class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """Long-term memory for `create_agent(…, middleware=[MemoryMiddleware(memory, session_key="user_id")])`.
+
+    Before each model call the memory is searched with the last user message. What it finds is put in front of that
+    message as a delimited block, in the request only: the stored conversation does not grow by it. After the turn the
+    new messages are saved with speaker, thread and time; a text that the thread has already is not saved again.
+
+    session_key: whose memory it is, read from the run's context or `config["configurable"]`, and refused when it is
+    not there. namespace: one fixed owner instead. Neither: the view that was given.
+    k, token_budget: how much is recalled at most; filter, min_confidence, recipe: as in `memory.search`.
+    save: "both" sides of the conversation, the "user" alone, or None.
+    extract: a function from the turn's messages to facts (texts, dicts or memories, with `supersedes` where one
+    corrects another), sync or async, which are saved too.
+    on_error: "raise", or "skip" to go on without memory (logged) when the store or the embedder fails.
+    """
+
+    def __init__(
+        self,
+        memory: HybridMemory,
+        /,
+        *,
+        session_key: str | None = None,
+        namespace: str | None = None,
+        k: int = 8,
+        token_budget: int = 1_000,
+        save: Literal["both", "user"] | None = "both",
+        filter: Any = None,
+        min_confidence: float | None = None,
+        recipe: Any = None,
+        extract: Extract | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        super().__init__()
+        if save is not None:
+            validation.one_of("save", save, ("both", "user"))
+        validation.one_of("on_error", on_error, ("raise", "skip"))
+        for name, value in (("k", k), ("token_budget", token_budget)):
+            validation.integer(name, value, "from 1 up", low=1)
+        if extract is not None:
+            validation.function("extract", extract, "a function from messages to facts, or None")
+        self.tools = []
+        self._view = views(memory, namespace, session_key)
+        self._k, self._budget = k, token_budget
+        self._how = {"k": 2 * k, "filter": filter, "min_confidence": min_confidence, "recipe": recipe}
+        self._speakers = {"both": ("human", "ai"), "user": ("human",), None: ()}[save]
+        self._extract = extract
+        self._skips = on_error == "skip"
+
+    # --- recall
+
+    def wrap_model_call(self, request: _Request, handler: Callable[[_Request], _Response]) -> _Response:
+        """Call the model with what the memory knows of the last user message."""
+        query, results = _query(request.messages), list[Any]()
+        if query:
+            try:
+                view = self._view(_config(), request.runtime.context)
+                results = list(view.search(query, **self._how))
+            except HybridMemError as error:
+                self._failed("searched", error)
+        return handler(self._recalled(request, results))
+
+    async def awrap_model_call(
+        self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
+    ) -> _Response:
+        """Call the model with what the memory knows, without blocking the event loop."""
+        query, results = _query(request.messages), list[Any]()
+        if query:
+            try:
+                view = self._view(_config(), request.runtime.context)
+                results = list(await view.asearch(query, **self._how))
+            except HybridMemError as error:
+                self._failed("searched", error)
+        return await handler(self._recalled(request, results))
+
+    def _recalled(self, request: _Request, results: Sequence[Result]) -> _Request:
+        """The request with the block in front of the last user message; what the conversation shows is left out."""
+        present = {_normal(_text(message)) for message in request.messages}
+        kept = [result.memory for result in results if _normal(result.text) not in present][: self._k]
+        text = block(kept, tokens=self._budget)
+        if not text:
+            return request
+        place = max(at for at, message in enumerate(request.messages) if isinstance(message, HumanMessage))
+        messages = [*request.messages[:place], HumanMessage(text), *request.messages[place:]]
+        return request.override(messages=messages)
+
+    # --- saving
+
+    def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
+        """Save what was said in this turn."""
+        try:
+            view, turn, config = self._turn(state, runtime)
+            self._save(view, self._messages(turn, config))
+            if self._extract is not None:
+                facts = self._extract(turn)
+                if inspect.isawaitable(facts):
+                    if inspect.iscoroutine(facts):
+                        facts.close()
+                    raise ConfigError("extract is async: run the agent with ainvoke or astream")
+                view.add_many(facts)
+        except HybridMemError as error:
+            self._failed("saved to", error)
+
+    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
+        """Save what was said in this turn, without blocking the event loop."""
+        try:
+            view, turn, config = self._turn(state, runtime)
+            await in_thread(lambda: self._save(view, self._messages(turn, config)))
+            if self._extract is not None:
+                found = self._extract(turn)
+                facts = await found if inspect.isawaitable(found) else found
+                await in_thread(lambda: view.add_many(facts))
+        except HybridMemError as error:
+            self._failed("saved to", error)
+
+    def _turn(
+        self, state: AgentState[Any], runtime: Runtime[Any]
+    ) -> tuple[HybridMemory, list[AnyMessage], RunnableConfig]:
+        """The view of this run, the messages since the last answer before it, and its config."""
+        config, messages = _config(), state["messages"]
+        asked = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
+        first = asked[-1] if asked else len(messages)
+        while first > 0 and isinstance(messages[first - 1], HumanMessage):
+            first -= 1
+        return self._view(config, runtime.context), messages[first:], config
+
+    def _messages(self, turn: Sequence[AnyMessage], config: RunnableConfig) -> list[Memory]:
+        """Messages as memories. Equal texts of one speaker in one thread have one id, so they are stored once."""
+        thread = thread_of(config)
+        kept: dict[str, Memory] = {}
+        for message in turn:
+            text = _text(message).strip()
+            if message.type in self._speakers and text and not (isinstance(message, AIMessage) and message.tool_calls):
+                role = _ROLES[message.type]
+                id_ = blake2b(repr((thread, role, _normal(text))).encode(), digest_size=9).hexdigest()
+                speaker = message.name or role
+                kept[id_] = Memory(
+                    text, id=id_, thread=thread, speaker=speaker, type="message", metadata={"role": role}
+                )
+        return list(kept.values())
+
+    @staticmethod
+    def _save(view: HybridMemory, memories: Sequence[Memory]) -> None:
+        stored = view.store.get([memory.id for memory in memories], view=View(view.name, superseded=True))
+        view.add_many([memory for memory, old in zip(memories, stored, strict=True) if old is None])
+
+    def _failed(self, what: str, error: HybridMemError) -> None:
+        if not self._skips or isinstance(error, ConfigError):
+            raise error
+        log.warning("the memory could not be %s, and the agent goes on without it: %s", what, error)
+
+
+def _config() -> RunnableConfig:
+    try:
+        return get_config()
+    except RuntimeError:  # async code on Python 3.10 has no config: the context says whose memory it is
+        return {}
+
+
+def _query(messages: Sequence[BaseMessage]) -> str:
+    """The last user message; a short one together with the one before it."""
+    asked = [text for message in messages if isinstance(message, HumanMessage) and (text := _text(message).strip())]
+    if not asked:
+        return ""
+    return asked[-1] if len(asked[-1].split()) >= SHORT else " ".join(asked[-2:])
+
+
+def _text(message: BaseMessage) -> str:
+    return str(message.text)
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.split()).casefold()
