@@ -29,7 +29,6 @@ from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.prior import NamedDate, Substance
 from hybridmem.fusion.stages.spread import Spread
 from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
@@ -98,24 +97,20 @@ class Fusion:
     smooth: bool = False
     """In score modes, share = (1 + n · normalised) / (1 + n) in a list of n hits, so that the last hit of a list is
     worth 1 / (1 + n) of the first instead of 0."""
+    omit_speakers: bool = False
+    """Embed the query without the names of speakers, which dominate its vector."""
     gate: QualityGate | None = field(
         default=None, metadata=_slot(QualityGate, doc="removes hits below a raw score of their arm", function=False)
     )
     evidence: Evidence | None = field(
         default=None, metadata=_slot(Evidence, doc="adds evidence from threads, speakers and dates")
     )
-    spread: Spread | None = field(
-        default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours and the thread")
-    )
+    spread: Spread | None = field(default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours"))
     dedup: SourceDedup | None = field(
         default=None, metadata=_slot(SourceDedup, doc="keeps the best chunks of each source")
     )
     boost: HalfLife | Competition | None = field(
         default=None, metadata=_slot(HalfLife, Competition, doc="raises recent items")
-    )
-    substance: Substance | None = field(default=None, metadata=_slot(Substance, doc="lowers short texts"))
-    dated: NamedDate | None = field(
-        default=None, metadata=_slot(NamedDate, doc="raises items from the date that the query names")
     )
     extra: tuple[Stage, ...] = field(default=(), metadata=_slot(doc="stages of your own", in_file=False, many=True))
     conflicts: Conflicts | None = field(
@@ -155,7 +150,7 @@ class Fusion:
         validation.number("c", self.c, "c is a finite number from 0 up", low=0)
         if self.depth is not None:
             validation.integer("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
-        for name in ("complete", "smooth"):
+        for name in ("complete", "smooth", "omit_speakers"):
             validation.flag(name, getattr(self, name))
         validation.bm25_constants(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
         if isinstance(self.weights, Mapping):

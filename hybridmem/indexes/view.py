@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,9 +249,11 @@ class LocalView:
         """The k1 and b in use; b depends on the mean length unless it was set."""
         return self.bm25.k1, self.bm25.effective_b
 
-    def bm25_with(self, *, k1: float, b: float) -> BM25Index:
-        """The BM25 index with other constants; it shares the postings."""
-        return self.bm25.with_curve(k1=k1, b=b)
+    def with_bm25_constants(self, *, k1: float, b: float) -> LocalView:
+        """The same view with other constants, for reading only: it shares all indexes."""
+        view = copy(self)
+        view.bm25 = self.bm25.with_curve(k1=k1, b=b)
+        return view
 
     def _new_bm25(self) -> BM25Index:
         s = self._settings
@@ -298,9 +301,12 @@ class LocalView:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         return candidates(self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops)
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph."""
-        return None if self._graph is None else self._graph.snapshot(self.entries, allowed=allowed)
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph, with or without the edges of threads; None when it has no edges then."""
+        if self._graph is None:
+            return None
+        snapshot = self._graph.snapshot(self.entries, allowed=allowed)
+        return snapshot if threads else snapshot.without_threads()
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

@@ -320,23 +320,17 @@ def test_only_seeds_spread_and_without_a_graph_nothing_happens():
     assert "d" not in Spread(seeds=1)(rows, context(graph=Line())).keys
     assert Spread()(rows, context()) is rows
     assert Spread(strength=0)(rows, context(graph=Line())) is rows
+
+
+def test_without_neighbours_nothing_happens():
+    class Alone(Line):
+        def spread(self, seeds, **_):
+            return {}
+
+    rows = ranking(("a", 1.0, {}))
+    assert Spread()(rows, context(graph=Alone())) is rows
     empty = ranking()
     assert Spread()(empty, context(graph=Line())) is empty
-
-
-def test_a_thread_brings_its_best_score_to_all_that_was_said_in_it():
-    rows = ranking(("a", 1.0, {"thread": "t"}), ("b", 0.4, {"thread": "t"}), ("c", 0.6, {}))
-    trace = Trace()
-    got = Spread(strength=0.0, thread=0.5)(rows, context(trace=trace))
-    assert dict(zip(got.keys, got.scores, strict=True)) == {
-        "a": 1.0 + 0.5 * 1.0,
-        "b": 0.4 + 0.5 * 1.0,
-        "c": pytest.approx(0.6 + 0.5 * 0.6),  # without a thread it is a thread of its own
-    }
-    joined = Spread(strength=1.0, thread=0.5)(ranking(("a", 1.0, {})), context(graph=Line()))
-    assert dict(zip(joined.keys, joined.scores, strict=True)) == {"a": 1.5, "b": 0.5, "c": 0.25}
-    with pytest.raises(ConfigError, match="thread = -1"):
-        Spread(thread=-1)
 
 
 @pytest.mark.parametrize("settings", [{"strength": -1}, {"hops": 0}, {"seeds": 0}, {"decay": 0}, {"decay": 1.1}])
