@@ -43,6 +43,9 @@ docs: $(VENV)/.docs  ## build the docs site into build/site, offline and without
 release-check: $(VENV)/.test  ## build sdist and wheel, check metadata, install in clean environments, run the examples
 	$(BIN)/python .ci/release_check.py
 
+pictures: $(VENV)/.test $(VENV)/.wheel browser  ## make the pictures of the docs (LOCOMO=folder of one conversation)
+	$(BIN)/python -m tests.support.pictures docs $(LOCOMO)
+
 browser:  # the inspector and the pictures are tested in a real Chromium
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
 	  || echo "beyond PyPI this installs Chromium and chromedriver with apt-get, when run as root; otherwise nothing"

@@ -17,7 +17,7 @@ with (
     ana = memory.namespace("ana")
 
     # March: the agent saves facts through its tool.
-    search, save = memory_tools(memory, namespace="ana")
+    search, save, _forget = memory_tools(memory, namespace="ana")
     save.invoke({"text": "Ana lives in Porto."})
     save.invoke({"text": "Ana's cat is called Pixel."})
     old = ana.search("Where does Ana live?")[0]
@@ -35,7 +35,7 @@ with (
     engine = LlamaIndexRetriever.from_memory(ana, similarity_top_k=1).retrieve(question)
     print("LangChain: ", chain[0].page_content)
     print("LlamaIndex:", engine[0].get_content())
-    print("Tool:      ", str(search.invoke({"query": question})).splitlines()[0])
+    print("Tool:      ", str(search.invoke({"query": question})).splitlines()[2])
     assert chain[0].page_content == engine[0].get_content() == "Ana has moved to Lisbon."
 
     # The history of the old fact, and why it is not in the results.

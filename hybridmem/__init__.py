@@ -1,4 +1,4 @@
-"""Hybrid retrieval for agent memory: BM25, vectors and graph, fused by a recipe that explains itself.
+"""Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.
 
 >>> from hybridmem import Fusion, HybridMemory, Memory
 """
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when they are first used, so that `import hybridmem` costs next to nothing."""
+    """Import names when they are first used, so that `import hybridmem` is fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'hybridmem' has no attribute {name!r}")
     value = getattr(import_module(f"hybridmem.{_HOME[name]}"), name)

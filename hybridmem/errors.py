@@ -1,4 +1,4 @@
-"""Every error that hybridmem raises on purpose.
+"""The tree of exceptions.
 
 ```
 HybridMemError
@@ -33,15 +33,15 @@ __all__ = [
 
 
 class HybridMemError(Exception):
-    """The root of the tree: catch this to catch everything."""
+    """Base class of all errors of this package."""
 
 
 class ConfigError(HybridMemError, ValueError):
-    """A setting has a value it cannot have; the message names both the value and what is allowed."""
+    """A parameter has an invalid value; the message names the parameter, the value and what is allowed."""
 
 
 class StoreError(HybridMemError):
-    """The store could not do what was asked."""
+    """A store operation failed."""
 
 
 class StoreClosedError(StoreError):
@@ -80,7 +80,7 @@ class ArmError(HybridMemError):
 
 
 class MissingExtraError(HybridMemError, ImportError):
-    """An optional part is not installed; the message is the pip line that installs it."""
+    """An optional dependency is not installed; the message has the pip command."""
 
     def __init__(self, extra: str, *, needs: str) -> None:
         super().__init__(f"{needs} is not installed: pip install 'hybridmem[{extra}]'")

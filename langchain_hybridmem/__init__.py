@@ -10,7 +10,7 @@
 | `HybridStore` | LangGraph's store over a HybridMemory |
 | `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
 | `MemoryMiddleware` | recall and saving for `create_agent`, without tool calls |
-| `memory_tools` | a search tool and a save tool for an agent |
+| `memory_tools` | tools to search, save and forget for an agent |
 """
 
 from __future__ import annotations

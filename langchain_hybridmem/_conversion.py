@@ -1,8 +1,8 @@
-"""Documents as the core sees them, and back: the only place that maps between LangChain documents and rankings."""
+"""Conversion between LangChain documents, rankings and memories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from operator import attrgetter
@@ -12,11 +12,9 @@ from langchain_core.documents import Document
 
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
+from langchain_hybridmem._types import IdKey
 
 __all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
-
-IdKey = str | Callable[[Document], Hashable] | None
-"""What tells two documents apart: a metadata key, a function of the document, or None for `Document.id`, then text."""
 
 _METADATA = attrgetter("metadata")
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
@@ -139,7 +137,7 @@ def to_memory(document: Document, /) -> Memory:
     for name in ("tags", "entities"):
         if name in given:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    for name in ("created_at", "updated_at", "last_accessed"):
+    for name in ("created_at", "updated_at", "last_accessed", "event_at", "expires_at"):
         if name in given:
             given[name] = as_datetime(given[name])
     return Memory(document.page_content, id=document.id or "", metadata=rest, **given)

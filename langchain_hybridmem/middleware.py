@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +13,9 @@ from langchain_core.runnables import RunnableConfig
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
-from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
+from hybridmem.memory.messages import add_messages, as_message, normalized
 from hybridmem.memory.recall import block
 from langchain_hybridmem._sessions import thread_of, views
 
@@ -120,8 +119,8 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _recalled(self, request: _Request, results: Sequence[Result]) -> _Request:
         """The request with the block in front of the last user message; what the conversation shows is left out."""
-        present = {_normal(_text(message)) for message in request.messages}
-        kept = [result.memory for result in results if _normal(result.text) not in present][: self._k]
+        present = {normalized(_text(message)) for message in request.messages}
+        kept = [result.memory for result in results if normalized(result.text) not in present][: self._k]
         text = block(kept, tokens=self._budget)
         if not text:
             return request
@@ -135,7 +134,7 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Save what was said in this turn."""
         try:
             view, turn, config = self._turn(state, runtime)
-            self._save(view, self._messages(turn, config))
+            add_messages(view, self._messages(turn, config))
             if self._extract is not None:
                 facts = self._extract(turn)
                 if inspect.isawaitable(facts):
@@ -150,7 +149,7 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Save what was said in this turn, without blocking the event loop."""
         try:
             view, turn, config = self._turn(state, runtime)
-            await in_thread(lambda: self._save(view, self._messages(turn, config)))
+            await in_thread(lambda: add_messages(view, self._messages(turn, config)))
             if self._extract is not None:
                 found = self._extract(turn)
                 facts = await found if inspect.isawaitable(found) else found
@@ -170,24 +169,13 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._view(config, runtime.context), messages[first:], config
 
     def _messages(self, turn: Sequence[AnyMessage], config: RunnableConfig) -> list[Memory]:
-        """Messages as memories. Equal texts of one speaker in one thread have one id, so they are stored once."""
+        """The messages to save; a call of a tool and its result are not part of the conversation."""
         thread = thread_of(config)
-        kept: dict[str, Memory] = {}
-        for message in turn:
-            text = _text(message).strip()
-            if message.type in self._speakers and text and not (isinstance(message, AIMessage) and message.tool_calls):
-                role = _ROLES[message.type]
-                id_ = blake2b(repr((thread, role, _normal(text))).encode(), digest_size=9).hexdigest()
-                speaker = message.name or role
-                kept[id_] = Memory(
-                    text, id=id_, thread=thread, speaker=speaker, type="message", metadata={"role": role}
-                )
-        return list(kept.values())
-
-    @staticmethod
-    def _save(view: HybridMemory, memories: Sequence[Memory]) -> None:
-        stored = view.store.get([memory.id for memory in memories], view=View(view.name, superseded=True))
-        view.add_many([memory for memory, old in zip(memories, stored, strict=True) if old is None])
+        return [
+            as_message(text, role=_ROLES[message.type], thread=thread, name=message.name)
+            for message in turn
+            if message.type in self._speakers and (text := _text(message).strip()) and not _calls_tools(message)
+        ]
 
     def _failed(self, what: str, error: HybridMemError) -> None:
         if not self._skips or isinstance(error, ConfigError):
@@ -214,5 +202,5 @@ def _text(message: BaseMessage) -> str:
     return str(message.text)
 
 
-def _normal(text: str) -> str:
-    return " ".join(text.split()).casefold()
+def _calls_tools(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and bool(message.tool_calls)

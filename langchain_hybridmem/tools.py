@@ -1,9 +1,10 @@
-"""What an agent needs of a memory: a tool to search it and a tool to save to it, each kept to its own session."""
+"""Tools for an agent over a memory: search, save and forget, each kept to its own session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.documents import Document
@@ -12,52 +13,54 @@ from langchain_core.runnables.config import patch_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from hybridmem.core.fanout import in_thread
-from hybridmem.core.times import epoch
-from hybridmem.errors import ConfigError, NotFoundError
+from hybridmem.memory.recall import NOTHING, block
+from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolInputError, check_date
+from langchain_hybridmem._conversion import to_memory
+from langchain_hybridmem._sessions import Views, thread_of, views
 from langchain_hybridmem.fusion import FusionRetriever
+
+if TYPE_CHECKING:
+    from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["memory_tools"]
 
-Whose = Callable[[RunnableConfig], str]
-NOTHING = "Nothing relevant is remembered."
-SEARCH = (
-    "Search the long-term memory for what is known about a topic, person or earlier conversation. "
-    "Ask in plain words. Give as_of (an ISO-8601 date) to ask what was known at that time."
-)
-SAVE = (
-    "Save one fact to the long-term memory, as a full sentence that can be understood later on its own. "
-    "When it corrects a remembered fact, give that one's id as replaces."
-)
+T = TypeVar("T")
 
 
 def memory_tools(
-    memory: Any,
+    memory: HybridMemory,
     /,
     *,
     namespace: str | None = None,
     session_key: str | None = None,
+    k: int = 5,
+    filter: Any = None,
+    min_confidence: float | None = None,
+    recipe: Any = None,
     search_name: str = "search_memory",
     save_name: str = "save_memory",
+    forget_name: str = "forget_memory",
     search_description: str = SEARCH,
     save_description: str = SAVE,
-    **settings: Any,
-) -> tuple[BaseTool, BaseTool]:
-    """A search tool and a save tool over a HybridMemory; the model cannot leave its namespace.
+    forget_description: str = FORGET,
+) -> tuple[BaseTool, BaseTool, BaseTool]:
+    """Tools to search, save to and forget from a HybridMemory; the model cannot leave its namespace.
 
-    namespace: whose memory this is, fixed. session_key: whose it is, read at each call from
+    namespace: whose memory this is, fixed. session_key: whose it is, read at each call from the run's context or from
     `config["configurable"][session_key]` ("user_id", "thread_id"), refused when it is not there. Neither: this view.
-    Everything else goes to `FusionRetriever.from_memory`: `k` (5), `filter`, `min_confidence`, `recipe`, …
+    k, filter, min_confidence and recipe: as in `memory.search`.
 
     >>> from hybridmem.memory.memory import HybridMemory
-    >>> search, save = memory_tools(HybridMemory(embedder=None), namespace="ana")
+    >>> search, save, forget = memory_tools(HybridMemory(embedder=None), namespace="ana")
     >>> kept = save.invoke({"text": "Ana's cat is called Pixel."})
-    >>> search.invoke({"query": "Ana's cat"}).partition("] ")[2]
-    "Ana's cat is called Pixel."
+    >>> "Ana's cat is called Pixel." in search.invoke({"query": "Ana's cat"})
+    True
     """
-    whose = _whose(memory, namespace, session_key)
-    retriever = FusionRetriever.from_memory(memory, **{"k": 5, **settings})
-    search = _Search(retriever, whose)
-    save = _Save(memory, whose)
+    view = views(memory, namespace, session_key)
+    how = {"k": k, "filter": filter, "min_confidence": min_confidence, "recipe": recipe}
+    given = {name: value for name, value in how.items() if value is not None}
+    search = _Search(FusionRetriever.from_memory(memory, **given), view)
+    change = _Change(view)
     return (
         StructuredTool.from_function(
             search.now,
@@ -68,88 +71,87 @@ def memory_tools(
             handle_tool_error=True,
         ),
         StructuredTool.from_function(
-            save.now, save.later, name=save_name, description=save_description, handle_tool_error=True
+            change.save, change.asave, name=save_name, description=save_description, handle_tool_error=True
+        ),
+        StructuredTool.from_function(
+            change.forget, change.aforget, name=forget_name, description=forget_description, handle_tool_error=True
         ),
     )
 
 
-def _whose(memory: Any, namespace: str | None, session_key: str | None) -> Whose:
-    """Which namespace a call belongs to; never a shared one by mistake."""
-    if namespace is not None and session_key is not None:
-        raise ConfigError(f"namespace = {namespace!r} and session_key = {session_key!r}: give one of them")
-    if session_key is None:
-        fixed = memory.name if namespace is None else namespace
-        return lambda _config: str(fixed)
-
-    def of_session(config: RunnableConfig) -> str:
-        session = (config or {}).get("configurable", {}).get(session_key)
-        if session is None or str(session) == "":
-            raise ConfigError(f"no session: the call needs config={{'configurable': {{{session_key!r}: …}}}}")
-        own = str(session).replace("%", "%25").replace("/", "%2F")  # no session reaches into another view
-        return f"{memory.name}/{own}" if memory.name else own
-
-    return of_session
-
-
 class _Search:
-    """The search tool: the model says query and as_of; config and callbacks come from the run it is part of."""
+    """The search tool: the model gives query and as_of; config and callbacks come from the run it is part of."""
 
-    def __init__(self, retriever: FusionRetriever, whose: Whose) -> None:
+    def __init__(self, retriever: FusionRetriever, view: Views) -> None:
         self._retriever = retriever
-        self._whose = whose
+        self._view = view
 
     def now(
         self, query: str, config: RunnableConfig, as_of: str | None = None, callbacks: BaseCallbackManager | None = None
     ) -> tuple[str, list[Document]]:
-        how = {"namespace": self._whose(config), "as_of": _date(as_of)}
-        found = self._retriever.invoke(query, patch_config(config, callbacks=callbacks), **how)
+        found = self._retriever.invoke(query, patch_config(config, callbacks=callbacks), **self._how(config, as_of))
         return _listed(found), found
 
     async def later(
         self, query: str, config: RunnableConfig, as_of: str | None = None, callbacks: BaseCallbackManager | None = None
     ) -> tuple[str, list[Document]]:
-        how = {"namespace": self._whose(config), "as_of": _date(as_of)}
+        how = self._how(config, as_of)
         found = await self._retriever.ainvoke(query, patch_config(config, callbacks=callbacks), **how)
         return _listed(found), found
 
+    def _how(self, config: RunnableConfig, as_of: str | None) -> dict[str, Any]:
+        return {"namespace": self._view(config, _context()).name, "as_of": _refusing(lambda: check_date(as_of))}
 
-class _Save:
-    """The save tool. What was said in one thread stays together, so that it reminds of each other."""
 
-    def __init__(self, memory: Any, whose: Whose) -> None:
-        self._memory = memory
-        self._whose = whose
+class _Change:
+    """The tools that change the memory. What was said in one thread stays together."""
 
-    def now(self, text: str, config: RunnableConfig, tags: list[str] | None = None, replaces: str | None = None) -> str:
-        view = self._memory.namespace(self._whose(config))
-        thread = (config or {}).get("configurable", {}).get("thread_id")
-        if not text.strip():
-            raise ToolException("there is nothing to save: text is empty")
-        try:
-            kept = view.add(
-                text, tags=tuple(tags or ()), supersedes=replaces, thread=None if thread is None else str(thread)
-            )
-        except NotFoundError as error:
-            raise ToolException(f"there is no memory {replaces!r} to replace: {error}") from error
-        return f"Saved as {kept}."
+    def __init__(self, view: Views) -> None:
+        self._view = view
 
-    async def later(
+    def _tools(self, config: RunnableConfig) -> MemoryTools:
+        return MemoryTools(memory=self._view(config, _context()))
+
+    def save(
         self, text: str, config: RunnableConfig, tags: list[str] | None = None, replaces: str | None = None
     ) -> str:
-        return str(await in_thread(lambda: self.now(text, config, tags, replaces)))
+        tools, thread = self._tools(config), thread_of(config)
+        return _refusing(lambda: tools.save(text, tags=tags, replaces=replaces, thread=thread).text)
+
+    async def asave(
+        self, text: str, config: RunnableConfig, tags: list[str] | None = None, replaces: str | None = None
+    ) -> str:
+        return str(await in_thread(lambda: self.save(text, config, tags, replaces)))
+
+    def forget(self, id: str, config: RunnableConfig) -> str:
+        tools = self._tools(config)
+        return _refusing(lambda: tools.forget(id).text)
+
+    async def aforget(self, id: str, config: RunnableConfig) -> str:
+        return str(await in_thread(lambda: self.forget(id, config)))
 
 
-def _date(as_of: str | None) -> str | None:
-    """What the model said wrongly is told to the model; a missing session is told to the developer."""
-    if as_of and epoch(as_of) is None:
-        raise ToolException(f"as_of = {as_of!r} is not a date: write it like 2024-05-01")
-    return as_of or None
+def _context() -> Any:
+    """The context of the LangGraph run that calls a tool; None outside of one."""
+    if find_spec("langgraph") is None or find_spec("langgraph.runtime") is None:
+        return None
+    from langgraph.runtime import get_runtime
+
+    try:
+        runtime = get_runtime()
+    except (RuntimeError, KeyError):
+        return None
+    return None if runtime is None else runtime.context
+
+
+def _refusing(call: Callable[[], T]) -> T:
+    """What the model did wrong is reported to the model; a missing session is reported to the developer."""
+    try:
+        return call()
+    except ToolInputError as error:
+        raise ToolException(str(error)) from error
 
 
 def _listed(found: Sequence[Document]) -> str:
-    """Results as the model reads them: one line each, with the id to refer to and the date it was learned."""
-    lines = []
-    for document in found:
-        when = str(document.metadata.get("updated_at") or document.metadata.get("created_at") or "")[:10]
-        lines.append(f"[{document.id}{', ' + when if when else ''}] {document.page_content}")
-    return "\n".join(lines) or NOTHING
+    """Results as the model reads them."""
+    return block(map(to_memory, found)) or NOTHING

@@ -6,6 +6,7 @@
 | `QueryFusionRetriever` | the drop-in for LlamaIndex's class of that name |
 | `BM25Retriever`, `VectorRetriever`, `GraphRetriever` | the arms, each a retriever of its own |
 | `HybridMemoryBlock` | a block for LlamaIndex's `Memory`, each session by itself |
+| `memory_tools` | tools to search, save and forget for an agent |
 | `to_filter` | LlamaIndex's `MetadataFilters` as hybridmem's filter |
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from llamaindex_hybridmem.graph import GraphRetriever
     from llamaindex_hybridmem.memory_block import HybridMemoryBlock
     from llamaindex_hybridmem.query_fusion import FUSION_MODES, QueryFusionRetriever
+    from llamaindex_hybridmem.tools import memory_tools
     from llamaindex_hybridmem.vector import VectorRetriever
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "HybridMemoryBlock",
     "QueryFusionRetriever",
     "VectorRetriever",
+    "memory_tools",
     "to_filter",
 ]
 
@@ -54,6 +57,7 @@ _HOMES = {
     "QueryFusionRetriever": "query_fusion",
     "FUSION_MODES": "query_fusion",
     "HybridMemoryBlock": "memory_block",
+    "memory_tools": "tools",
     "to_filter": "_filters",
 }
 

@@ -11,9 +11,9 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
 from hybridmem.core.fanout import in_thread
-from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.stages.top import count_tokens
+from hybridmem.memory.messages import add_messages, as_message
+from hybridmem.memory.recall import block, shortened
 from llamaindex_hybridmem._settings import check_k, refuse
 
 if TYPE_CHECKING:
@@ -27,20 +27,24 @@ _ASKED = ("k", "filter", "as_of", "min_confidence")
 
 
 class HybridMemoryBlock(BaseMemoryBlock[str]):
-    """What leaves the short-term memory is kept in a `HybridMemory`, and what fits the talk is brought back.
+    """Keeps what leaves the short-term memory in a `HybridMemory` and recalls what fits the conversation.
 
     >>> Memory.from_defaults(session_id="ana-1", memory_blocks=[HybridMemoryBlock(memory=memory)])  # doctest: +SKIP
 
     Every session has a namespace of its own, so that one block may serve many sessions and none sees another's.
     `shared=True` keeps all sessions together in the memory's own namespace instead: give each user a view,
     `HybridMemoryBlock(memory=memory.namespace("ana"), shared=True)`.
+
+    What is recalled is a delimited block with ids, dates and speakers; nothing in it can end the block. A text that a
+    session has already is not stored again.
     """
 
     name: str = Field(default="RetrievedMemories", description="The name of the memory block.")
     memory: Any = Field(description="The HybridMemory, or a view of it, that keeps the messages.", exclude=True)
-    similarity_top_k: int = Field(default=8, description="How many memories are brought back.")
+    similarity_top_k: int = Field(default=8, description="How many memories are recalled.")
     shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
     retrieval_context_window: int = Field(default=2, description="How many of the last user messages make the query.")
+    token_budget: int | None = Field(default=None, description="How many tokens the block may have; None: no limit.")
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
     search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, recipe…")
 
@@ -72,13 +76,13 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
 
     async def _keep(self, messages: Sequence[ChatMessage], session_id: str | None) -> None:
         kept = [
-            Memory(text, thread=session_id, type="message", metadata={"role": message.role.value})
+            as_message(text, role=message.role.value, thread=session_id)
             for message in messages
             if message.role.value in self.roles and (text := _text(message))
         ]
         if kept:
             view = self.session(session_id)
-            await in_thread(lambda: view.add_many(kept))
+            await in_thread(lambda: add_messages(view, kept))
 
     async def _aget(
         self, messages: list[ChatMessage] | None = None, session_id: str | None = None, **block_kwargs: Any
@@ -89,23 +93,13 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
             return ""
         how = {"k": self.similarity_top_k, **self.search_kwargs}
         how.update({name: block_kwargs[name] for name in _ASKED if name in block_kwargs})
-        return "\n".join(_line(result.memory) for result in await self.session(session_id).asearch(query, **how))
+        results = await self.session(session_id).asearch(query, **how)
+        return block((result.memory for result in results), tokens=self.token_budget)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Leave out the least relevant memories, which come last, until enough tokens are saved."""
-        lines = content.split("\n")
-        saved = 0
-        while lines and saved < tokens_to_truncate:
-            saved += count_tokens(lines.pop() + "\n")
-        return "\n".join(lines) or None
+        return shortened(content, tokens_to_truncate) or None
 
 
 def _text(message: ChatMessage) -> str:
-    return " ".join(block.text for block in message.blocks if isinstance(block, TextBlock)).strip()
-
-
-def _line(memory: Memory) -> str:
-    """One memory in one line: when, who, what."""
-    when = "" if memory.created_at is None else f"[{memory.created_at:%Y-%m-%d}] "
-    role = memory.metadata.get("role")
-    return f"{when}{f'{role}: ' if role else ''}{' '.join(memory.text.split())}"
+    return " ".join(part.text for part in message.blocks if isinstance(part, TextBlock)).strip()

@@ -26,4 +26,4 @@ def test_the_examples_are_there():
         "langchain_rag_chain.py",
         "llamaindex_query_engine.py",
     } <= names
-    assert "agent_memory.py" in names
+    assert {"agent_memory.py", "langgraph_memory.py", "llamaindex_agent.py", "mcp_client.py"} <= names

@@ -18,6 +18,7 @@ __all__ = [
     "Graph",
     "Hits",
     "Memory",
+    "MentionLink",
     "Ranking",
     "Reader",
     "Status",
@@ -127,6 +128,15 @@ class Hits(NamedTuple):
     scores: list[float]
 
 
+class MentionLink(NamedTuple):
+    """One candidate's text mentions another by name; positions are those of `Candidates.ids`."""
+
+    source: int
+    target: int
+    weight: float
+    name: str
+
+
 class Candidates(NamedTuple):
     """The pool of one query in columns: every arm's raw score of every candidate, and their places in threads."""
 
@@ -139,6 +149,8 @@ class Candidates(NamedTuple):
     """BM25 of each candidate together with two turns before and after; NaN without neighbours, None if none has any."""
     previous: list[int] | None = None
     """Position in `ids` of the turn before each candidate in its thread, −1 where it is not in the pool."""
+    mentions: Sequence[MentionLink] = ()
+    """Which candidates are mentioned by name in the texts of the best ones."""
 
 
 class ArmList(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which texts still need embedding: equal ones once, and those embedded lately not at all."""
+"""Cache of embeddings, and the batches of texts that still need embedding."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from hybridmem.core.forks import guard
 
-__all__ = ["Lru", "Plan", "Vector", "frozen", "text_key"]
+__all__ = ["EmbeddingBatch", "Vector", "VectorCache", "frozen", "text_key"]
 
 Vector = npt.NDArray[np.float32]
 
 
-class Lru:
-    """The last `size` vectors by the hash of their text. Arrays in it are read-only."""
+class VectorCache:
+    """LRU cache of the last `size` vectors by the hash of their text. Its arrays are read-only."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -26,6 +26,7 @@ class Lru:
         self._lock = guard(Lock())
 
     def get(self, key: bytes) -> Vector | None:
+        """The vector of a text key, or None."""
         with self._lock:
             row = self._rows.get(key)
             if row is not None:
@@ -33,6 +34,7 @@ class Lru:
             return row
 
     def put(self, key: bytes, row: Vector) -> None:
+        """Store a vector; the least recently used one is removed when the cache is full."""
         with self._lock:
             self._rows[key] = row
             while len(self._rows) > self.size:
@@ -40,45 +42,48 @@ class Lru:
 
 
 def text_key(text: str) -> bytes:
-    """What a text is remembered by."""
+    """The cache key of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Plan:
-    """Which texts of a call still need embedding, each once; then all rows in the order asked."""
+class EmbeddingBatch:
+    """The texts of one call: those not cached are embedded, each once; `rows` returns all in order."""
 
-    def __init__(self, texts: list[str], cache: Lru) -> None:
+    def __init__(self, texts: list[str], cache: VectorCache) -> None:
         self._cache = cache
         self._keys = [text_key(text) for text in texts]
-        self._known: dict[bytes, Vector] = {}
+        self._rows: dict[bytes, Vector] = {}
         self._missing: dict[bytes, str] = {}
         for key, text in zip(self._keys, texts, strict=True):
-            if key in self._known or key in self._missing:
+            if key in self._rows or key in self._missing:
                 continue
             row = cache.get(key)
             if row is None:
                 self._missing[key] = text
             else:
-                self._known[key] = row
+                self._rows[key] = row
 
     def batches(self, size: int) -> Iterator[list[str]]:
+        """The texts to embed, `size` at a time."""
         texts = list(self._missing.values())
         for start in range(0, len(texts), size):
             yield texts[start : start + size]
 
     def store(self, batch: list[str], rows: Vector) -> None:
+        """Store the vectors of a batch."""
         for text, row in zip(batch, rows, strict=True):
             key = text_key(text)
-            self._known[key] = row
+            self._rows[key] = row
             self._cache.put(key, frozen(row.copy()))  # a copy: a view would keep the whole batch alive
 
     def rows(self, dim: int | None) -> Vector:
+        """The vectors of all texts, in order."""
         if not self._keys:
             return np.zeros((0, dim or 0), dtype=np.float32)
-        return np.stack([self._known[key] for key in self._keys])
+        return np.stack([self._rows[key] for key in self._keys])
 
 
 def frozen(row: Vector) -> Vector:
-    """The same row, which nobody can change any more."""
+    """The same array, made read-only."""
     row.flags.writeable = False
     return row

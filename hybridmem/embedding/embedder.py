@@ -1,4 +1,4 @@
-"""Embedder: one way to ask any embedding object for unit vectors, checked, batched, retried and cached.
+"""Embedder: unit vectors from any embedding object, validated, batched, retried and cached.
 
 ```
 as_embedder(obj)   obj = LangChain Embeddings | LlamaIndex BaseEmbedding | Chroma EmbeddingFunction
@@ -20,30 +20,30 @@ import numpy as np
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
-from hybridmem.embedding.cache import Lru, Plan, Vector, frozen, text_key
+from hybridmem.embedding.cache import EmbeddingBatch, Vector, VectorCache, frozen, text_key
 from hybridmem.embedding.sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 
 __all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
 
-_HOPELESS = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
-"""A second attempt cannot mend these: they are mistakes in the code, not failures of a service."""
+_NOT_RETRIED = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
+"""Errors in code rather than failures of a service: a second attempt would fail too."""
 
 
 def unit(vectors: Any, /) -> Vector:
     """Rows scaled to length 1, as float32: x / |x|. A zero row stays zero, so that its cosine with anything is 0."""
     rows = np.asarray(vectors, dtype=np.float64)
     peak = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)
-    rows = rows / np.where(peak > 0, peak, 1.0)  # first by the largest value: squares of 1e200 would overflow
+    rows = rows / np.where(peak > 0, peak, 1.0)  # divide by the largest value first, because squares of 1e200 overflow
     norms = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
     scaled: Vector = (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)
     return scaled
 
 
 class Embedder:
-    """Turns texts into unit vectors. Made by `as_embedder`; safe to use from many threads.
+    """Embeds texts as unit vectors. Created by `as_embedder`; thread-safe.
 
-    `name` is the identity that a store records; `dim` is None until the first vector has been seen;
+    `name` is the identity that a store records; `dim` is None until the first vector is known;
     `prefix` is the number of leading dimensions that are a good embedding by themselves (Matryoshka), or None.
     """
 
@@ -78,32 +78,32 @@ class Embedder:
         self._source = source
         self._batch_size, self._retries, self._backoff = batch_size, retries, backoff
         self._sleep, self._asleep = sleep, asleep
-        self._queries, self._texts = Lru(cache_size), Lru(cache_size)
+        self._queries, self._texts = VectorCache(cache_size), VectorCache(cache_size)
 
     def __repr__(self) -> str:
         return f"Embedder(name={self.name!r}, dim={self._dim})"
 
     @property
     def dim(self) -> int | None:
-        """How many numbers a vector has; None until the first one has been seen."""
+        """The dimension of the vectors; None until the first one is known."""
         return self._dim
 
     def probe(self) -> int:
-        """The dimension, embedding one word to learn it when it is not known yet."""
+        """The dimension; embeds one word if it is not known yet."""
         if self._dim is None:
             self.query("dimension")
         return int(self._dim or 0)
 
     # --- sync
     def documents(self, texts: Sequence[str], /) -> Vector:
-        """The vectors of texts, in order: equal texts are embedded once, known ones not at all."""
-        plan = Plan(validation.texts("texts", texts), self._texts)
+        """The vectors of texts, in order; equal texts are embedded once, cached ones not at all."""
+        plan = EmbeddingBatch(validation.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(self._attempt(self._source.documents, batch), len(batch)))
         return plan.rows(self._dim)
 
     def query(self, text: str, /) -> Vector:
-        """The vector of a question; the last ones asked are remembered."""
+        """The vector of a query; recent queries are cached."""
         validation.text("query", text, "a text")
         key = text_key(text)
         row = self._queries.get(key)
@@ -116,7 +116,7 @@ class Embedder:
         for attempt in range(self._retries + 1):
             try:
                 return call(argument)
-            except _HOPELESS as error:
+            except _NOT_RETRIED as error:
                 raise self._failed(error, attempt + 1) from error
             except Exception as error:
                 if attempt == self._retries:
@@ -126,17 +126,17 @@ class Embedder:
 
     # --- async
     async def adocuments(self, texts: Sequence[str], /) -> Vector:
-        """`documents`, natively async where the embedding object really is, in a thread elsewhere."""
+        """Async twin of `documents`; runs in a thread where the embedding object has no real async methods."""
         if self._source.adocuments is None:
             rows: Vector = await in_thread(lambda: self.documents(texts))
             return rows
-        plan = Plan(validation.texts("texts", texts), self._texts)
+        plan = EmbeddingBatch(validation.texts("texts", texts), self._texts)
         for batch in plan.batches(self._batch_size):
             plan.store(batch, self._checked(await self._aattempt(self._source.adocuments, batch), len(batch)))
         return plan.rows(self._dim)
 
     async def aquery(self, text: str, /) -> Vector:
-        """`query`, natively async where the embedding object really is, in a thread elsewhere."""
+        """Async twin of `query`; runs in a thread where the embedding object has no real async methods."""
         validation.text("query", text, "a text")
         key = text_key(text)
         row = self._queries.get(key)
@@ -153,7 +153,7 @@ class Embedder:
         for attempt in range(self._retries + 1):
             try:
                 return await call(argument)
-            except _HOPELESS as error:
+            except _NOT_RETRIED as error:
                 raise self._failed(error, attempt + 1) from error
             except Exception as error:
                 if attempt == self._retries:
@@ -167,7 +167,7 @@ class Embedder:
         return EmbeddingError(f"embedder {self.name!r} failed, tried {times}: {type(error).__name__}: {error}")
 
     def _checked(self, raw: Any, count: int) -> Vector:
-        """Raw vectors as a unit float32 matrix, or an error that says what was expected and what came."""
+        """Raw vectors as a unit float32 matrix; EmbeddingError if their number, dimension or values are wrong."""
         if isinstance(raw, Iterator):
             raw = list(raw)
         try:
@@ -211,11 +211,11 @@ def as_embedder(obj: Any, /, *, name: str | None = None, dim: int | None = None,
     if isinstance(obj, Embedder):
         if name is not None or dim is not None or settings:
             given = sorted([*settings, *(["name"] if name else []), *(["dim"] if dim else [])])
-            raise ConfigError(f"this is an Embedder already ({obj.name!r}): {', '.join(given)} cannot be set again")
+            raise ConfigError(f"obj is an Embedder ({obj.name!r}): {', '.join(given)} cannot be set")
         return obj
     if isinstance(obj, str):
         if obj != "local":
-            raise ConfigError(f"unknown embedder {obj!r}: allowed is 'local', or an embedding object")
+            raise ConfigError(f"embedder = {obj!r} is not allowed: 'local', or an embedding object")
         from hybridmem.embedding.local import LocalEmbedder
 
         return LocalEmbedder(name=name, **settings)
@@ -223,7 +223,7 @@ def as_embedder(obj: Any, /, *, name: str | None = None, dim: int | None = None,
 
 
 def check_same(stored_name: str | None, stored_dim: int | None, embedder: Embedder, /) -> None:
-    """Refuse an embedder other than the recorded one: vectors of two models cannot be compared."""
+    """Raise EmbeddingError for another embedder than the recorded one: their vectors cannot be compared."""
     if stored_name is None:
         return
     dims = (stored_dim, embedder.dim)

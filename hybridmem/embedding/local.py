@@ -1,9 +1,9 @@
-"""LocalEmbedder: the offline default. Static token vectors of the wordllama package: no key, no download, no torch.
+"""LocalEmbedder: offline embeddings from the static token vectors of the wordllama package.
 
 vector(text) = Σ v(t)·|v(t)|^(−1/4) over the tokens t of the text in lower case, scaled to length 1; 256 dimensions.
-The power keeps rare tokens, whose vectors are long, from outshouting the others: with it and
-lower case, recall@10 on LoCoMo alone is 0.43 instead of 0.39 for the plain mean (all-MiniLM-L6-v2: 0.45), and nDCG@10
-0.51 / 0.34 instead of 0.52 / 0.34 on SciFact / Cranfield (MiniLM: 0.65 / 0.40).
+The power reduces the influence of rare tokens, whose vectors are long. With it and lower case, recall@10 on LoCoMo is
+0.43 instead of 0.39 for the plain mean (all-MiniLM-L6-v2: 0.45), and nDCG@10 on SciFact / Cranfield is 0.51 / 0.34
+instead of 0.52 / 0.34 (MiniLM: 0.65 / 0.40).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LONGEST = 200  # characters tokenised at once: a language without spaces makes 
 
 
 class _Model:
-    """The token table and its tokenizer. Only the memory of words changes, and a dict is safe to share."""
+    """The token table, its tokenizer, and a cache of the token ids of words."""
 
     def __init__(self, table: npt.NDArray[np.float32], tokenizer: Any) -> None:
         self._table, self._tokenizer = table, tokenizer
         self._words: dict[str, list[int]] = {}
 
     def embed(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        """The sum of its token vectors, one row a text. A text without tokens gets a zero row."""
+        """One row per text: the sum of its token vectors, zero without tokens."""
         out = np.zeros((len(texts), DIM), dtype=np.float32)
         for number, text in enumerate(texts):
             ids = self._ids(text)
@@ -45,7 +45,7 @@ class _Model:
         return out
 
     def _ids(self, text: str) -> list[int]:
-        """Token ids, word by word: the vocabulary has no token across a space, and known words cost nothing."""
+        """Token ids, word by word, because no token contains a space and the ids of words are cached."""
         clean = text.lower().encode("utf-8", "replace").decode()  # the tokenizer refuses lone surrogates
         ids: list[int] = []
         for word in clean.split():
@@ -54,14 +54,14 @@ class _Model:
         return ids
 
     def _word(self, word: str) -> list[int]:
-        known = self._words.get(word)
-        if known is None:
+        ids = self._words.get(word)
+        if ids is None:
             encoded = self._tokenizer.encode(word, add_special_tokens=False).ids
-            known = [token for token in encoded if token < len(self._table)]
+            ids = [token for token in encoded if token < len(self._table)]
             if len(self._words) >= _WORDS_KEPT:
                 self._words.clear()
-            self._words[word] = known
-        return known
+            self._words[word] = ids
+        return ids
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +69,7 @@ def _model() -> _Model:
     spec = find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("local", needs="wordllama")
-    # The files are read directly: importing wordllama would set up the root logger and bring in an HTTP client.
+    # The files are read directly, because importing wordllama configures the root logger and imports an HTTP client.
     try:
         from safetensors import safe_open
         from tokenizers import Tokenizer
@@ -81,7 +81,7 @@ def _model() -> _Model:
     for path in (weights, words):
         if not path.is_file():
             raise EmbeddingError(
-                f"this version of wordllama does not carry {path.name}: pip install 'hybridmem[local]'"
+                f"this version of wordllama does not contain {path.name}: pip install 'hybridmem[local]'"
             )
     with safe_open(str(weights), framework="np") as file:
         table = np.ascontiguousarray(file.get_tensor("embedding.weight").astype(np.float32))
@@ -96,8 +96,8 @@ def _model() -> _Model:
 class LocalEmbedder(Embedder):
     """Embeddings that work offline: `pip install 'hybridmem[local]'`.
 
-    The model was trained for Matryoshka prefixes, but a large index turns the vectors itself, which rules out more:
-    `prefix=` stays None unless asked for.
+    The model supports Matryoshka prefixes, but a large index rotates the vectors itself, which excludes more
+    candidates, so `prefix` is None unless it is set.
 
     >>> LocalEmbedder().query("a cat").shape
     (256,)

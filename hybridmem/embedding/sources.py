@@ -1,4 +1,4 @@
-"""What kind of embedding object is this? Recognised by its methods, so that no framework is imported."""
+"""Recognition of embedding objects by their methods, so that no framework is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Source", "source_of"]
 
 
 class Source(NamedTuple):
-    """Raw access to an embedding object: unchecked vectors. The async calls are None where it has no real ones."""
+    """Raw access to an embedding object: unchecked vectors. Async calls are None where it has no real ones."""
 
     name: str
     documents: Callable[[list[str]], Any]
@@ -52,7 +52,7 @@ def _langchain(obj: Any) -> Source:
 
 
 def _llamaindex(obj: Any) -> Source:
-    # Every LlamaIndex embedding has async methods, but many only call the sync one inside and would stall the loop.
+    # Every LlamaIndex embedding has async methods, but many only call the sync one and would block the loop.
     texts = any(
         _awaits(obj, name, not_in="llama_index.core.") for name in ("_aget_text_embedding", "_aget_text_embeddings")
     )
@@ -84,7 +84,7 @@ def _function(obj: Any) -> Source:
     call = obj if inspect.isroutine(obj) else type(obj).__call__
     if inspect.iscoroutinefunction(call):
         raise ConfigError(f"the embedding function {obj!r} is async: give a plain function texts -> vectors")
-    # A function has no identity that survives a restart; a lambda has not even a name. The dimension is recorded too.
+    # A function has no identity that survives a restart; only its dimension can be compared.
     return Source("callable", obj, lambda text: next(iter(obj([text]))))
 
 
@@ -92,7 +92,7 @@ _MODEL_KEYS = ("model_name", "model", "model_id", "repo_id", "deployment", "mode
 
 
 def _named(family: str, obj: Any) -> str:
-    """`family:Class:model`, from the first attribute that tells the model.
+    """`family:Class:model`, from the first attribute that names the model.
 
     >>> _named("langchain", type("Fake", (), {"model": "small"})())
     'langchain:Fake:small'
@@ -103,7 +103,7 @@ def _named(family: str, obj: Any) -> str:
 
 
 def _awaits(obj: Any, method: str, *, not_in: str) -> bool:
-    """Whether a method is really async: overridden outside the framework's base class, and with an await inside."""
+    """Whether a method is really async: overridden outside the framework's base class, and containing an await."""
     found = getattr(type(obj), method, None)
     if found is None:
         return False

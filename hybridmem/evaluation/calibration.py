@@ -9,7 +9,7 @@ from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.errors import ConfigError
-from hybridmem.evaluation.cases import Case
+from hybridmem.evaluation.cases import Case, judged_cases
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.memory import HybridMemory
 
@@ -65,12 +65,15 @@ def calibrate(
     rate: float = 0.05,
     off_topic: Iterable[str | Case] = (),
 ) -> Calibration:
-    """Fit the threshold on questions that this memory can answer; off-topic questions measure how many it refuses."""
+    """Fit the threshold on questions that this memory can answer; off-topic questions measure how many it refuses.
+
+    Cases of `questions` that name no relevant id are left out: the memory cannot answer them.
+    """
     if not isinstance(memory, HybridMemory):
         validation.refuse("memory", memory, "a HybridMemory")
-    answerable = [
-        _confidence(memory, question) for question in validation.listed("questions", questions, "questions or cases")
-    ]
+    given = validation.listed("questions", questions, "questions or cases")
+    kept = [question for question in given if not isinstance(question, Case) or judged_cases([question])]
+    answerable = [_confidence(memory, question) for question in kept]
     limit = threshold(answerable, rate=rate)
     unrelated = [
         _confidence(memory, question) for question in validation.listed("off_topic", off_topic, "questions or cases")

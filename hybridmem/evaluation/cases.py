@@ -67,13 +67,17 @@ def load_cases(source: str | Path | IO[str]) -> list[Case]:
     return cases
 
 
-def load_questions(source: str | Path | IO[str]) -> list[str]:
-    """The queries of plain lines, JSONL cases, or a BEIR folder."""
+def load_questions(source: str | Path | IO[str], *, answerable: bool = False) -> list[str]:
+    """The queries of plain lines, JSONL cases, or a BEIR folder; `answerable` leaves out cases without relevant ids."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
-        return [case.query for case in load_cases(source)]
+        cases = load_cases(source)
+        return [case.query for case in (judged_cases(cases) if answerable else cases)]
     questions = []
     for line, where in _lines(source):
-        questions.append(_case(_row(line, where), where).query if line.startswith("{") else line)
+        if not line.startswith("{"):
+            questions.append(line)
+        elif not answerable or "relevant" not in (row := _row(line, where)) or judged_cases([_case(row, where)]):
+            questions.append(_case(_row(line, where), where).query)
     if not questions:
         raise ConfigError(f"{_name(source)} holds no question: write one a line")
     return questions

@@ -17,6 +17,7 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import Progress
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
+from hybridmem.evaluation.failures import Explain, Failure, find_failures
 from hybridmem.evaluation.report import Report, Run
 
 __all__ = ["Case", "System", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
@@ -35,6 +36,10 @@ class System:
     """Whether it applies a case's `as_of`."""
     of: str = ""
     """The system of which this one is an ablation."""
+    explain: Explain | None = None
+    """Explains a case: `explain(case, k)`; used for failed cases."""
+    text_of: Callable[[str], str] | None = None
+    """The text of an id; used for failed cases."""
 
 
 def result_id(item: Any, *, id_key: str | None = None) -> str:
@@ -70,6 +75,7 @@ def evaluate(
     baseline: str = "",
     id_key: str | None = None,
     stages: bool = True,
+    failures: int = 0,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Report:
@@ -77,12 +83,14 @@ def evaluate(
 
     `systems` is a `HybridMemory` (measured arm by arm, fused, and without each of its stages in turn), a LangChain or
     LlamaIndex retriever, a function from a query to ids, an `System`, or a mapping from names to any of these.
-    `baseline` names the system that the others are compared with (default: the first).
+    `baseline` names the system that the others are compared with (default: the first). `failures` is the number of
+    failed cases to explain (`report.failures`): those of the first system that is not a single arm.
     """
     ks = _depths(ks)
     if progress is not None:
         validation.function("progress", progress, "a function of (done, total), or None")
     validation.flag("stages", stages)
+    validation.integer("failures", failures, "a number of cases, 0 or more", low=0)
     validation.text("baseline", baseline, "the name of a system")
     everything = check_cases(cases)
     judged = judged_cases(everything)
@@ -103,8 +111,20 @@ def evaluate(
         metrics=metrics,
         baseline=baseline or names[0],
         unjudged=len(everything) - len(judged),
+        failures=tuple(_failures(named, runs, judged, limit=failures)),
         seed=seed,
     )
+
+
+def _failures(systems: Sequence[System], runs: Sequence[Run], cases: Sequence[Case], *, limit: int) -> list[Failure]:
+    """The failed cases of the first system that is not a single arm, at k = 10, or at its depth if that is less."""
+    place = next((place for place, system in enumerate(systems) if not system.arm), 0)
+    system, run = systems[place], runs[place]
+    arms = {other.name: one.lists for other, one in zip(systems, runs, strict=True) if other.arm}
+    found = find_failures(
+        cases, run.lists, arms, name=system.name, k=10, limit=limit, explain=system.explain, text_of=system.text_of
+    )
+    return list(found)
 
 
 def _depths(ks: Sequence[int]) -> list[int]:
@@ -157,7 +177,8 @@ def _systems(name: str, system: Any, *, id_key: str | None, stages: bool) -> lis
         return memory_systems(system, name=name, stages=stages)
     for method, dated in (("invoke", True), ("retrieve", False)):
         if callable(call := getattr(system, method, None)):
-            return [_retriever(name or type(system).__name__, call, id_key=id_key, dated=dated)]
+            known = _retriever(name or type(system).__name__, call, id_key=id_key, dated=dated)
+            return [replace(known, explain=_retriever_explain(system))]
     if callable(system):
         return [_function(name or getattr(system, "__name__", "system"), system, id_key=id_key)]
     raise ConfigError(
@@ -175,6 +196,14 @@ def _retriever(name: str, call: Callable[..., Any], *, id_key: str | None, dated
         return [result_id(item, id_key=id_key) for item in call(case.query, **extra)]
 
     return System(name, ask, dated=ours)
+
+
+def _retriever_explain(retriever: Any) -> Explain | None:
+    """The explanations of a FusionRetriever of either adapter; None for other retrievers."""
+    explain = getattr(retriever, "explain", None)
+    if not callable(explain) or "_hybridmem" not in type(retriever).__module__:
+        return None
+    return lambda case, _k: explain(case.query)
 
 
 def _function(name: str, call: Callable[..., Any], *, id_key: str | None) -> System:

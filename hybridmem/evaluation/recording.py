@@ -11,6 +11,7 @@ from hybridmem.core.types import ArmList, Graph, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System
+from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
 from hybridmem.fusion.stages.base import Pool
@@ -148,7 +149,15 @@ def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True)
         return lambda case, k: [hit.id for hit in memory.search_arm(arm, case.query, k=k, as_of=case.as_of)]
 
     systems = [System(f"{start}{arm}", alone(arm), arm=True, dated=True) for arm in memory.arms]
-    systems.append(System(f"{start}fused", fused(None), dated=True))
+
+    def explain(case: Case, k: int) -> Explanation:
+        return memory.explain(case.query, k=k, as_of=case.as_of)
+
+    def text_of(key: str) -> str:
+        (stored,) = memory.store.get([key], view=View(memory.name, superseded=True))
+        return "" if stored is None else stored.text
+
+    systems.append(System(f"{start}fused", fused(None), dated=True, explain=explain, text_of=text_of))
     if stages:
         whole = f"{start}fused"
         systems += [

@@ -17,6 +17,7 @@ from hybridmem.evaluation.metrics import Interval, bootstrap_means, judge, metri
 
 if TYPE_CHECKING:
     from hybridmem.evaluation.cases import Case
+    from hybridmem.evaluation.failures import Failure
 
 __all__ = ["Report", "Run"]
 
@@ -45,6 +46,8 @@ class Report:
     baseline: str = ""
     unjudged: int = 0
     """Cases left out because they name nothing relevant."""
+    failures: tuple[Failure, ...] = ()
+    """Failed cases with their explanations, as many as `evaluate(failures=…)` was asked for."""
     resamples: int = field(default=2000, repr=False)
     seed: int = field(default=0, repr=False)
 
@@ -146,6 +149,7 @@ class Report:
             "baseline": self.baseline,
             "categories": counts,
             "systems": systems,
+            "failures": [failure.to_dict() for failure in self.failures],
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -154,19 +158,34 @@ class Report:
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table of all systems, one per category, and the verdicts."""
-        blocks = [_markdown(self._rows())]
+        blocks = [_markdown(self.rows())]
         if self.categories:
-            blocks.append(_markdown(self._category_rows()))
-        blocks += [f"- {line}" for line in [*self.verdicts(), *self._notes()]]
+            blocks.append(_markdown(self.category_rows()))
+        blocks += [f"- {line}" for line in [*self.verdicts(), *self.notes()]]
+        if self.failures:
+            blocks += ["", "Failed cases:", "", "```", *map(str, self.failures), "```"]
         return _written("\n\n".join(blocks[:2]) + "\n\n" + "\n".join(blocks[2:]) + "\n", path)
 
     def __str__(self) -> str:
-        blocks = [_plain(self._rows())]
+        blocks = [_plain(self.rows())]
         if self.categories:
-            blocks.append(_plain(self._category_rows()))
-        if lines := [*self.verdicts(), *self._notes()]:
+            blocks.append(_plain(self.category_rows()))
+        if lines := [*self.verdicts(), *self.notes()]:
             blocks.append("\n".join(lines))
+        if self.failures:
+            blocks.append("\n".join(["failed cases:", *map(str, self.failures)]))
         return "\n\n".join(blocks)
+
+    def _repr_html_(self) -> str:
+        from hybridmem.evaluation.report_html import report_body
+
+        return report_body(self)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """One self-contained page: tables, interval bars, recall curves and failed cases."""
+        from hybridmem.evaluation.report_html import report_page
+
+        return _written(report_page(self), path)
 
     def plot(self, path: str | Path) -> Path:
         """Draw recall@k curves and, where cases have categories, bars per category; needs the extra `plot`."""
@@ -186,7 +205,8 @@ class Report:
         return Path(path)
 
     # --- tables as rows of strings: the first row is the header
-    def _rows(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
+        """The main table: one row per system, the header first."""
         shown = [name for name in self.metrics if not name.startswith("hit@")] or list(self.metrics)
         header = ["system", *shown, "median ms"]
         if self.baseline:
@@ -201,8 +221,9 @@ class Report:
             rows.append([*row, f"{1000 * self.latency(run.name)[0]:.2f}"])
         return rows
 
-    def _category_rows(self) -> list[list[str]]:
-        chosen = self._headline()
+    def category_rows(self) -> list[list[str]]:
+        """The table of categories: one row per system, the header first."""
+        chosen = self.headline()
         header = [chosen, *(f"{name} ({int(mask.sum())})" for name, mask in self.categories.items())]
         rows = [
             [run.name, *(f"{self.mean(run.name, chosen, category=name):.3f}" for name in self.categories)]
@@ -210,13 +231,15 @@ class Report:
         ]
         return [header, *rows]
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """Remarks about the systems and the cases that were left out."""
         notes = [f"{run.name}: {note}" for run in self.runs for note in run.notes]
         if self.unjudged:
             notes.append(f"{self.unjudged} cases name nothing relevant and were left out")
         return notes
 
-    def _headline(self) -> str:
+    def headline(self) -> str:
+        """The metric of category tables: recall@10, or the deepest recall."""
         recalls = [name for name in self.metrics if name.startswith("recall@")]
         return "recall@10" if "recall@10" in recalls else (recalls or list(self.metrics))[-1]
 
@@ -231,7 +254,7 @@ class Report:
         axis.grid(alpha=0.3)
 
     def _draw_bars(self, axis: Any) -> None:
-        chosen = self._headline()
+        chosen = self.headline()
         places = np.arange(len(self.categories))
         width = 0.8 / len(self.runs)
         for number, run in enumerate(self.runs):

@@ -1,4 +1,4 @@
-"""Filters as Chroma's `where`, as far as Chroma goes; beyond that a ConfigError, and the caller filters by ids."""
+"""Translation of filters to Chroma's `where`; a filter that Chroma cannot express raises ConfigError."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["to_chroma"]
 def to_chroma(condition: Condition, /) -> dict[str, Any]:
     """A condition as `where`; {} matches everything (pass None for it).
 
-    It speaks of Chroma metadata under the same names: fields, times as epoch seconds, and plain metadata values.
-    Chroma has no lists, nested keys, text ranges or "is missing", so a filter with one of these is refused.
+    The Chroma metadata must have the same names: fields, times as epoch seconds, and plain metadata values. Chroma has
+    no lists, nested keys, text ranges or "is missing", so a filter with one of these raises ConfigError.
 
     >>> from hybridmem.filters.parse import parse
     >>> to_chroma(parse({"$not": {"$or": [{"type": "fact"}, {"page": {"$in": [1, 2]}}]}}))
@@ -33,7 +33,7 @@ def _where(condition: Condition, *, negated: bool) -> dict[str, Any]:
     if not every and (not parts or {} in parts):
         return _always(bool(parts))
     parts = [part for part in parts if part]
-    if len(parts) < 2:  # noqa: PLR2004 - Chroma wants two or more in $and and $or
+    if len(parts) < 2:  # noqa: PLR2004 - Chroma needs two or more parts in $and and $or
         return parts[0] if parts else {}
     return {"$and" if every else "$or": parts}
 
@@ -47,7 +47,7 @@ def _always(matches: bool) -> dict[str, Any]:
 def _test(test: Test, *, negated: bool) -> dict[str, Any]:
     name = _name(test.field)
     if test.op in ("$exists", "$contains"):
-        raise ConfigError(f"Chroma has no {test.op} for metadata; it knows $eq $ne $gt $gte $lt $lte $in $nin")
+        raise ConfigError(f"Chroma has no {test.op} for metadata; it has $eq $ne $gt $gte $lt $lte $in $nin")
     kinds = {operand.kind for operand in test.operands}
     if "null" in kinds or (test.field.type == "json" and "time" in kinds):
         raise ConfigError(f"Chroma cannot tell whether {name!r} is missing or a time")

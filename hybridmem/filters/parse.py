@@ -1,4 +1,4 @@
-"""The filter language read into a frozen tree: names checked, operators known, values typed."""
+"""Parser of the filter language: a mapping becomes a frozen tree of conditions with typed operands."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a test looks at: a Memory field (no path), or a path of keys inside the metadata."""
+    """The field of a test: a Memory field (no path), or a path of keys inside the metadata."""
 
     name: str
     path: tuple[str, ...] = ()
 
     @property
     def type(self) -> FieldType:
-        """What kind of value is there."""
+        """The type of its values."""
         return "json" if self.path else FIELDS[self.name]
 
 
@@ -93,7 +93,7 @@ Filter = Mapping[str, Any] | Condition
 
 
 def parse(filter: Any, /) -> Condition:
-    """Read a filter; None and {} match everything; a Condition is given back as it is.
+    """Parse a filter; None and {} match everything; a Condition is returned unchanged.
 
     >>> parse({"type": "fact"})
     Test(field=Field(name='type', path=()), op='$eq', operands=(Operand(kind='text', value='fact'),))
@@ -213,5 +213,5 @@ def _typed(value: Any) -> Operand | None:
 def _finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         return False

@@ -1,11 +1,11 @@
-"""One filter language, three meanings that agree: a Python predicate, SQL with bound values, and Chroma's `where`.
+"""Filters as Python predicates. The same filter as SQL or as Chroma's `where` matches the same memories.
 
     {"type": "fact"}                                   equal; on a list, contains
     {"created_at": {"$gte": "2024-01-01"}}             times in any form
     {"$or": [{"tags": {"$in": ["home", "work"]}}, {"$not": {"metadata.draft": True}}]}
 
-A missing value (no key, None, an empty text field) meets no comparison but `None`; `$ne`, `$nin` and `$not` are plain
-negations and so match it. A comparison with a list holds when it holds for some element of it.
+A missing value (no key, None, an empty text field) equals only `None`; `$ne`, `$nin` and `$not` are plain negations and
+match it. A comparison with a list is true when it is true for one of its elements.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def compile_predicate(filter: Any, /) -> Predicate:
-    """A function that tells whether a Memory, or a plain metadata mapping, matches.
+    """A function that returns whether a Memory, or a plain metadata mapping, matches.
 
     >>> compile_predicate({"pages": {"$gt": 3}})({"pages": 7})
     True
@@ -90,7 +90,7 @@ def _reader(field: Field) -> Callable[[Any], Any]:
 
 
 def _metadata(item: Any) -> Any:
-    """Where metadata keys live: a Memory's metadata, the `metadata` inside a row, or the mapping itself."""
+    """The metadata of a Memory, the `metadata` of a row, or the mapping itself."""
     if isinstance(item, Memory):
         return item.metadata
     inner = item.get("metadata")

@@ -1,6 +1,6 @@
-"""Filters as SQL. Names come from our own column map and values are bound: nothing a user wrote becomes SQL."""
+"""Translation of filters to SQL. Column names come from a fixed map and values are bound parameters."""
 
-# ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
+# ruff: noqa: S608 - names in statements are constants; user values are bound
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class SQL(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """A list or JSON value seen as rows: one for each element, or one for a plain value; none for objects."""
+    """A list or JSON value as rows: one for each element, or one for a plain value; none for objects."""
 
     rows: SQL
-    """What to select from."""
+    """The FROM clause."""
     exists: SQL
     """Whether there is a value at all."""
     is_list: SQL
     """Whether it is a list."""
     columns: Mapping[str, str]
-    """For each kind of operand, the row's value as that kind, NULL if it is of another."""
+    """For each kind of operand, the row's value as that kind, or NULL."""
 
 
 class Dialect(Protocol):
-    """What differs between databases."""
+    """The SQL that differs between databases."""
 
     mark: str
     """The placeholder of a bound value."""
@@ -62,7 +62,7 @@ class Dialect(Protocol):
 
 
 class SQLite:
-    """SQLite's JSON functions, plus two of ours: `hybridmem_epoch` and `hybridmem_dig` (see `functions`)."""
+    """SQLite's JSON functions and two functions of this package: `hybridmem_epoch` and `hybridmem_dig`."""
 
     mark = "?"
     _plain_key = re.compile(r'[^"\\\x00-\x1f]+')
@@ -73,14 +73,14 @@ class SQLite:
         return column
 
     def within(self, expression: str, values: Sequence[Any], /) -> SQL:
-        """Few values are bound one by one; many travel as one JSON text, below any limit of bound values."""
+        """Few values are bound one by one; many as one JSON text, because the number of bound values is limited."""
         if len(values) <= (self._many if isinstance(values[0], str) else 30_000):
             return SQL(f"{expression} IN ({', '.join('?' * len(values))})", tuple(values))
         packed = json.dumps(list(values), ensure_ascii=False)
         return SQL(f"{expression} IN (SELECT value FROM json_each(?))", (packed,))
 
     def contains(self, expression: str, /) -> str:
-        """`instr` is case-sensitive and knows no wildcards."""
+        """`instr` is case-sensitive and has no wildcards."""
         return f"instr({expression}, ?) > 0"
 
     def words(self, column: str, /) -> Elements:
@@ -93,10 +93,10 @@ class SQLite:
         )
 
     def json(self, column: str, path: Sequence[str], /) -> Elements:
-        """`json_each` gives a list's elements, or a plain value itself; an object's members are left out."""
+        """`json_each` returns a list's elements, or a plain value itself; members of objects are left out."""
         if all(map(self._plain_key.fullmatch, path)):
             place, value = f"{column}, ?", "$" + "".join(f'."{key}"' for key in path)
-        else:  # a JSON path cannot spell every key
+        else:  # a JSON path cannot contain every key
             place, value = f"hybridmem_dig({column}, ?)", json.dumps(list(path), ensure_ascii=False)
         kind = f"json_type({place})"
         return Elements(
@@ -113,7 +113,7 @@ class SQLite:
 
 
 def dig(metadata: str | None, path: str, /) -> str | None:
-    """The JSON at a path of keys (`hybridmem_dig` in SQLite), for keys that a JSON path cannot spell."""
+    """The JSON at a path of keys (`hybridmem_dig` in SQLite), for keys that a JSON path cannot contain."""
     value = json.loads(metadata) if metadata else None
     for key in json.loads(path):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -147,7 +147,7 @@ def to_sql(condition: Condition, /, *, columns: Mapping[str, str], dialect: Dial
 
 
 def _joined(texts: Sequence[str], joiner: str) -> str:
-    """In halves where there are many: a database counts `a OR b OR c …` as so many levels, and SQLite allows 1,000."""
+    """The parts joined, in halves if there are many: SQLite allows expressions of 1,000 levels."""
     if len(texts) <= _MANY:
         return f"({joiner.join(texts)})"
     half = len(texts) // 2

@@ -12,7 +12,7 @@ from hybridmem.core.types import Activation, ArmList, Ranking, Reader
 if TYPE_CHECKING:
     from hybridmem.fusion.merge import ArmVotes
 
-__all__ = ["ArmHit", "ArmShare", "Explanation", "Receipt", "StageStep", "Trace"]
+__all__ = ["ArmHit", "ArmShare", "Explanation", "Receipt", "StageStep", "StepPart", "Trace"]
 
 
 class ArmHit(NamedTuple):
@@ -38,6 +38,14 @@ class ArmShare:
         return f"{self.arm} #{self.rank}{raw} +{self.share:.4g}{note}"
 
 
+class StepPart(NamedTuple):
+    """One named part of what a stage added to a score, with its description."""
+
+    name: str
+    added: float
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class StageStep:
     """What one stage did to a result: the score before and after, and a description."""
@@ -46,6 +54,8 @@ class StageStep:
     before: float
     after: float
     text: str = ""
+    parts: tuple[StepPart, ...] = ()
+    """The named parts of the difference, where the stage has several."""
 
     def __str__(self) -> str:
         return self.text or f"{self.stage} {self.before:.4g} → {self.after:.4g}"
@@ -164,6 +174,7 @@ class Trace:
         self._fallback: str | None = None
         self._remarks: list[str] = []
         self._hits: dict[str, tuple[ArmHit, ...]] = {}
+        self._parts: dict[tuple[str, str], list[StepPart]] = {}
 
     def listed(self, lists: Sequence[ArmList], reader: Reader, /) -> None:
         """Record each arm's list as it entered the fusion."""
@@ -198,6 +209,11 @@ class Trace:
         earlier = self._notes.get((stage, key))
         self._notes[stage, key] = ", ".join(part for part in (earlier, text) if part)
 
+    def part(self, stage: str, key: str, part: StepPart, /) -> None:
+        """Record one named part of what a stage added to a key; it is described in the receipt too."""
+        self._parts.setdefault((stage, key), []).append(part)
+        self.note(stage, key, f"{part.text} +{part.added:.3g}")
+
     def drop(self, stage: str, key: str, reason: str, /) -> None:
         """Record that a stage removed this key."""
         self._dropped[key] = reason if stage == "pack" else f"{stage}: {reason}"
@@ -224,8 +240,9 @@ class Trace:
         old = dict(zip(before.keys, before.scores, strict=True))
         for key, score in zip(after.keys, after.scores, strict=True):
             previous, text = old.pop(key, 0.0), self._notes.get((stage, key))
+            parts = tuple(self._parts.get((stage, key), ()))
             if text or (text is None and score != previous):
-                self._steps.setdefault(key, []).append(StageStep(stage, previous, score, text or ""))
+                self._steps.setdefault(key, []).append(StageStep(stage, previous, score, text or "", parts))
         for key, score in old.items():
             self._dropped.setdefault(key, f"{stage}: left out at score {score:.4g}")
 

@@ -46,12 +46,13 @@ border-top:1px solid var(--hair)}
 .hm-bar{grid-column:2/-1;display:flex;gap:1px;height:9px;margin:6px 0 2px;border-radius:3px;
 background:var(--hair);overflow:hidden}
 .hm-bar i{display:block;background:var(--c);min-width:1px}
-.hm-bar i.hm-minus{background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px)}
+.hm-bar i.hm-minus,.hm-swatch.hm-minus{
+background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px)}
 .hm details{grid-column:2/-1;font-size:13px}
 .hm summary{cursor:pointer;color:var(--dim);font-size:12px}
 .hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:0 8px;
 align-items:baseline;padding:2px 0}
-.hm-parts .hm-swatch{align-self:center}
+.hm-parts .hm-swatch{align-self:start;margin-top:5px}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}
 .hm-parts em{font-style:normal;color:var(--dim);overflow-wrap:anywhere}
 .hm-left li{padding:2px 0;overflow-wrap:anywhere}
@@ -91,7 +92,7 @@ def score_parts(receipt: Receipt, /) -> tuple[Part, ...]:
     """
     scale = receipt.score / receipt.raw if receipt.raw else 0.0
     arms = [Part(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
-    stages = [Part(step.stage, (step.after - step.before) * scale, _step_sentence(step)) for step in receipt.steps]
+    stages = [part for step in receipt.steps for part in _step_parts(step, scale)]
     rest = receipt.score - sum(part.value for part in (*arms, *stages))
     other = [Part("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
     return (*arms, *stages, *other)
@@ -102,8 +103,11 @@ def _arm_sentence(share: ArmShare) -> str:
     return f"rank {share.rank}{raw}" + (f" [{share.note}]" if share.note else "")
 
 
-def _step_sentence(step: StageStep) -> str:
-    return step.text or f"{step.before:.4g} → {step.after:.4g}"
+def _step_parts(step: StageStep, scale: float) -> list[Part]:
+    """The named parts of a stage, or the stage as one part."""
+    if step.parts:
+        return [Part(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
+    return [Part(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")]
 
 
 # --- receipts
@@ -147,8 +151,11 @@ def _body(explanation: Explanation) -> str:
     tops = [sum(part.value for part in score_parts(receipt) if part.value > 0) for receipt in receipts]
     top = max(tops, default=1.0) or 1.0
     rows = "".join(_result(one, explanation.texts.get(one.key, ""), colours, top) for one in receipts)
-    names = dict.fromkeys(part.name for one in receipts for part in score_parts(one) if part.value)
-    legend = "".join(f"<span>{_swatch(name, colours)}{_safe(name)}</span>" for name in names)
+    values = [(part.name, part.value) for one in receipts for part in score_parts(one) if part.value]
+    gains = {name for name, value in values if value > 0}
+    legend = "".join(
+        f"<span>{_swatch(name, colours, loss=name not in gains)}{_safe(name)}</span>" for name in dict(values)
+    )
     results = f'<div class="hm-legend">{legend}</div><ol>{rows}</ol>' if rows else "<p>No results.</p>"
     lost = {**explanation.gated, **explanation.dropped}
     items = "".join(f"<li>{_safe(f'{key}: {why}')}</li>" for key, why in lost.items())
@@ -159,7 +166,7 @@ def _body(explanation: Explanation) -> str:
 def _result(receipt: Receipt, text: str, colours: Mapping[str, int], top: float) -> str:
     parts = score_parts(receipt)
     lines = "".join(
-        f"<li>{_swatch(part.name, colours)}<span>{_safe(part.name)}</span>"
+        f"<li>{_swatch(part.name, colours, loss=part.value < 0)}<span>{_safe(part.name)}</span>"
         f"<b>{f'{part.value:+.3f}' if part.value else ''}</b><em>{_safe(part.text)}</em></li>"
         for part in parts
     )
@@ -198,8 +205,9 @@ def _colours(receipts: Iterable[Receipt]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys([*arms, *parts]))}
 
 
-def _swatch(name: str, colours: Mapping[str, int]) -> str:
-    return f'<span class="hm-swatch" style="--c:var(--c{colours[name] % _COLOURS})"></span>'
+def _swatch(name: str, colours: Mapping[str, int], *, loss: bool) -> str:
+    kind = "hm-swatch hm-minus" if loss else "hm-swatch"
+    return f'<span class="{kind}" style="--c:var(--c{colours[name] % _COLOURS})"></span>'
 
 
 # --- the activated neighbourhood

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
-from hybridmem.core.types import Candidates, Hits
+from hybridmem.core.types import Candidates, Hits, MentionLink
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.entries import Entries
 
 __all__ = ["baseline_of", "candidates"]
 
 _SAMPLE = 128
+MENTIONING = 50
+"""The texts of this many of the best hits are read for names of other memories."""
+Mentions = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
+"""From ids to (id, mentioned id, weight, name)."""
 _WINDOW = 2
 """A window has this many turns before and after a memory."""
 
@@ -31,8 +35,12 @@ def candidates(
     *,
     seeds: int,
     hops: int,
+    mentions: Mentions | None = None,
 ) -> Candidates:
-    """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`)."""
+    """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
+
+    With `mentions`, the memories that the best `MENTIONING` hits mention by name belong to the pool, too.
+    """
     baseline = {arm: 0.0 if arm == "bm25" else baseline_of(vectors, entries, query.vector) for arm in hits}
 
     def scored(arm: str, ids: Sequence[str]) -> list[float]:
@@ -47,21 +55,28 @@ def candidates(
         missing = [id_ for id_ in ids if id_ not in known]
         known.update(zip(missing, scored(arm, missing), strict=True))
         scores[arm] = [known[id_] for id_ in ids]
-    near = entries.around(_best(ids, scores, baseline, seeds), hops)
+    best = _best(ids, scores, baseline, max(seeds, MENTIONING))
+    links = list(mentions(best[:MENTIONING])) if mentions is not None else []
+    near: list[list[str | None]] = [*entries.around(best[:seeds], hops), [target for _, target, _, _ in links]]
     more = _new_ids(near, ids, query.allowed)
     if more:
         scores = {arm: values + scored(arm, more) for arm, values in scores.items()}
     ids += more
+    position = {id_: place for place, id_ in enumerate(ids)}
+    mentioned = [
+        MentionLink(position[source], position[target], weight, name)
+        for source, target, weight, name in links
+        if target in position
+    ]
     around = entries.around(ids, _WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
     if all(alone):
-        return Candidates(ids, scores, baseline)
+        return Candidates(ids, scores, baseline, mentions=mentioned)
     window = [
         math.nan if lone else score for lone, score in zip(alone, bm25.windows(query.text, [ids, *around]), strict=True)
     ]
-    position = {id_: place for place, id_ in enumerate(ids)}
     previous = [-1 if id_ is None else position.get(id_, -1) for id_ in around[0]]
-    return Candidates(ids, scores, baseline, window, previous)
+    return Candidates(ids, scores, baseline, window, previous, mentioned)
 
 
 def baseline_of(vectors: Any, entries: Entries, vector: Any, /) -> float:

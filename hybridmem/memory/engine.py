@@ -111,6 +111,12 @@ class Engine:
         found.refresh()
         return found
 
+    def index(self, namespace: str, /, *, save: bool = False) -> None:
+        """Bring the indexes of a namespace up to date and, with `save`, store snapshots of them."""
+        view = self.search_view(View(namespace))
+        if save:
+            view.save()
+
     def drop_views(self) -> None:
         """Drop every index; the next search rebuilds it from the store."""
         with self._lock:

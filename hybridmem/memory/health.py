@@ -1,10 +1,10 @@
-"""Arm health: which arm earns its place, and which one can never be heard.
+"""Arm health: how much each arm contributes, and warnings about arms that cannot contribute.
 
 ```
-empty rate   share of queries to which the arm brought nothing
-solo         share of the final results that only this arm found
-share        share of the final results that this arm found at all
-overlap      mean Jaccard of two arms' first k
+empty rate   share of queries without a hit of the arm
+solo         share of the final results that only this arm returned
+share        share of the final results that this arm returned
+overlap      mean Jaccard similarity of two arms' first k hits
 ```
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from hybridmem.errors import ConfigError
+from hybridmem.core import validation
 from hybridmem.fusion.recipe import Fusion
 
 __all__ = ["ArmHealth", "Health", "Observation", "first_place", "measure", "reach_warnings"]
@@ -43,7 +43,7 @@ class ArmHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The arms side by side. `print(health)` is a table."""
+    """Figures of all arms. `print(health)` prints a table."""
 
     queries: int
     k: int
@@ -52,7 +52,7 @@ class Health:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain data."""
+        """The figures as JSON-ready data."""
         return {
             "queries": self.queries,
             "k": self.k,
@@ -77,14 +77,13 @@ class Health:
 
 
 def measure(observations: Iterable[Observation], *, k: int, recipe: Fusion | None = None) -> Health:
-    """Figures over observed queries; with a recipe also what its weights can never let through.
+    """Figures over observed queries; with a recipe also warnings about weights that are too small.
 
     >>> health = measure([Observation({"bm25": ["a", "b"], "vector": []}, ["a", "b"])], k=2)
     >>> health.arms[0].solo, health.arms[1].empty
     (1.0, 1.0)
     """
-    if k < 1:
-        raise ConfigError(f"k = {k!r} is not allowed: at least 1")
+    validation.k(k)
     seen = list(observations)
     names = list(dict.fromkeys(name for observation in seen for name in observation.arms))
     finals = [list(observation.final)[:k] for observation in seen]
@@ -117,7 +116,7 @@ def _arm(
 
 
 def _overlap(seen: Sequence[Observation], a: str, b: str, k: int) -> float:
-    """Mean Jaccard of the first k; queries to which both are silent say nothing."""
+    """Mean Jaccard similarity of the first k, over queries to which one of them has a hit."""
     values = []
     for observation in seen:
         one, two = set(observation.arms.get(a, ())[:k]), set(observation.arms.get(b, ())[:k])
@@ -132,12 +131,14 @@ def _habits(arms: Sequence[ArmHealth], queries: int) -> list[str]:
         if arm.empty == 1.0:
             lines.append(f"arm {arm.name!r} was empty for all {queries} queries")
         elif arm.share == 0.0:
-            lines.append(f"arm {arm.name!r} brought {arm.hits:.1f} hits a query, and none of them reached the results")
+            lines.append(
+                f"arm {arm.name!r} returned {arm.hits:.1f} hits per query, and none of them was among the results"
+            )
     return lines
 
 
 def first_place(weights: Mapping[str, float], *, c: float = 60) -> dict[str, int]:
-    """The best place at which a hit that ONLY this arm found can stand under RRF, when the other lists are long.
+    """The best rank that a hit of only this arm can reach under RRF, when the other lists are long.
 
     Its w/(c + 1) is beaten by a rival's W/(c + r) for all r ≤ W·(c + 1)/w - c.
 
@@ -155,7 +156,7 @@ def first_place(weights: Mapping[str, float], *, c: float = 60) -> dict[str, int
 
 
 def _ahead(weight: float, rival: float, c: float) -> int:
-    """How many ranks of a rival score more than the first of this arm; ties go to the better rank, so they are not."""
+    """How many ranks of a rival score more than the first rank of this arm; ties do not count."""
     if rival <= weight:
         return 0
     exact = rival * (c + 1) / weight - c
@@ -163,15 +164,15 @@ def _ahead(weight: float, rival: float, c: float) -> int:
 
 
 def reach_warnings(recipe: Fusion, names: Sequence[str], *, k: int) -> list[str]:
-    """One line for each arm whose own finds can never reach the first k, because its weight is too small for c."""
+    """A warning for each arm whose own hits cannot reach the first k, because its weight is too small for c."""
     if recipe.mode != "rrf":
-        return []  # other modes look at scores: a strong hit of a weak arm can win
+        return []  # other modes use scores, so a strong hit of a weak arm can win
     weights = dict(zip(names, recipe.weights_for(names), strict=True))
     lines = []
     for name, place in first_place(weights, c=recipe.c).items():
         if place > k:
             lines.append(
-                f"arm {name!r} (weight {weights[name]:.2g} of 1) cannot put a find of its own into the top {k} at "
-                f"c={recipe.c:g}: it would stand at {place} at best behind a full list; raise its weight or lower c"
+                f"arm {name!r} (weight {weights[name]:.2g} of 1) cannot put a hit of its own into the top {k} at "
+                f"c={recipe.c:g}: its best possible rank is {place}; raise its weight or lower c"
             )
     return lines

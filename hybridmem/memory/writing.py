@@ -78,7 +78,8 @@ class MemoryWriting(MemoryReading):
     def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
         """Add many memories and return their ids; 1,000 per transaction.
 
-        `progress(done, total)` is called after each transaction.
+        From 1,000 on they are indexed while they are added, and the indexes are saved, so that the next search has
+        nothing to catch up with. `progress(done, total)` is called after each transaction.
         """
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
@@ -90,9 +91,12 @@ class MemoryWriting(MemoryReading):
             if len(batch) >= BATCH:
                 ids += self._put(batch)
                 batch = []
+                self._engine.index(self._namespace)
                 if progress is not None:
                     progress(len(ids), total)
         ids += self._put(batch)
+        if len(ids) >= BATCH:
+            self._engine.index(self._namespace, save=True)
         if progress is not None:
             progress(len(ids), total)
         return ids

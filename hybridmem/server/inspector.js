@@ -2,6 +2,7 @@
 /* The inspector page. State lives in `state` and in the URL; the server answers api/<action> without keeping state. */
 
 const state = {query: "", k: 8, filter: "", asOf: "", namespace: null, changes: {}, base: null, open: null};
+const LARGEST = 3.5e6;
 let start = null, shown = null, baseRanks = null, baseValues = {}, latest = 0, timer = 0;
 let cases = [], measured = [], baseFigures = null, caseTurn = 0, currentCase = -1;
 
@@ -59,14 +60,14 @@ function readUrl() {
   const values = new URLSearchParams(location.hash.slice(1));
   const json = name => { try { return JSON.parse(values.get(name)); } catch { return null; } };
   state.query = values.get("q") || "";
-  state.k = Math.max(1, Math.min(100, parseInt(values.get("k"), 10) || 8));
+  state.k = Math.max(0, Math.min(100, parseInt(values.get("k"), 10) || 0));
   state.filter = values.get("filter") || "";
   state.asOf = values.get("as_of") || "";
   state.namespace = values.get("namespace");
   state.base = json("base");
   state.changes = json("changes") || {};
   state.open = values.get("open");
-  $("query").value = state.query; $("k").value = state.k; $("filter").value = state.filter; $("as-of").value = state.asOf;
+  $("query").value = state.query; $("filter").value = state.filter; $("as-of").value = state.asOf;
 }
 
 /* --- search */
@@ -201,7 +202,9 @@ async function copyPython() {
 
 /* --- cases */
 
-async function loadCases(text) {
+async function loadCases(file) {
+  if (file.size > LARGEST) { fail(`${file.name} is too large: at most ${LARGEST / 1e6} MB.`); return; }
+  const text = await file.text();
   const answer = await call("cases", {text});
   if (answer === null) return;
   cases = answer.cases; measured = []; baseFigures = null; currentCase = -1;
@@ -248,7 +251,6 @@ async function openCase(n) {
 }
 
 function listen() {
-  const text = file => file.text();
   $("ask").addEventListener("submit", event => { event.preventDefault(); search(); });
   $("query").addEventListener("input", () => { state.query = $("query").value; state.open = null; closeDetail(); soon(120); });
   $("k").addEventListener("input", () => { const k = parseInt($("k").value, 10); if (k >= 1 && k <= 100) { state.k = k; baseFigures = null; recipeChanged(); } });
@@ -261,10 +263,10 @@ function listen() {
   $("copy").addEventListener("click", copyPython);
   $("load").addEventListener("change", async event => {
     const [file] = event.target.files;
-    try { if (file) await loadRecipe(JSON.parse(await text(file))); } catch (error) { fail(`The recipe file is not JSON: ${error.message}`); }
+    try { if (file) await loadRecipe(JSON.parse(await file.text())); } catch (error) { fail(`The recipe file is not JSON: ${error.message}`); }
     event.target.value = "";
   });
-  $("load-cases").addEventListener("change", async event => { const [file] = event.target.files; if (file) await loadCases(await text(file)); event.target.value = ""; });
+  $("load-cases").addEventListener("change", async event => { const [file] = event.target.files; if (file) await loadCases(file); event.target.value = ""; });
   $("only-failing").addEventListener("change", drawCases);
   $("cases-close").addEventListener("click", () => { cases = []; currentCase = -1; $("cases").hidden = true; $("figures").hidden = true; $("app").classList.remove("with-cases"); if (shown) render(); });
   const over = event => { const row = event.target.closest && event.target.closest(".row"); point(row ? row.dataset.key : null); };
@@ -295,6 +297,8 @@ async function begin() {
   listen();
   readUrl();
   if (!await rememberBase()) return;
+  state.k = state.k || start.k;
+  $("k").value = state.k;
   $("namespace").replaceChildren(...start.namespaces.map(name => make("option", {value: name, text: name || "(default)"})));
   $("namespace").value = state.namespace;
   $("namespace-label").hidden = start.namespaces.length < 2;

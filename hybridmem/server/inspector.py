@@ -27,7 +27,7 @@ from hybridmem.fusion.explain_html import score_parts
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_from_dict, recipe_to_dict
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
-from hybridmem.server.sources import Query, matching_words, source_of
+from hybridmem.server.sources import K, Query, matching_words, source_of
 
 __all__ = ["Inspector"]
 
@@ -107,7 +107,6 @@ class Inspector:
         return {
             "arms": list(self._source.arms),
             "groups": control_groups(recipe, self._source.arms),
-            "k": 8,
             **self._source.start(request.get("namespace")),
         }
 
@@ -181,13 +180,13 @@ class Inspector:
         for row in rows:
             case = Case(_text(row, "query"), dict(row["relevant"]))
             query = self._query({**request, "query": case.query, "as_of": row.get("as_of") or request.get("as_of")})
-            found = [receipt.key for receipt in self._source.explain(query).receipts]
-            judged = judge([found], [case.relevant], depth=query.k)
+            keys = self._source.ranking(query)
+            judged = judge([keys], [case.relevant], depth=query.k)
             measured.append(
                 {
                     "recall": float(recall(judged, query.k)[0]),
                     "rank": float(mrr(judged, query.k)[0]),
-                    "missing": [key for key, grade in case.relevant.items() if grade > 0 and key not in found],
+                    "missing": [key for key, grade in case.relevant.items() if grade > 0 and key not in keys],
                 }
             )
         return {"measured": measured}
@@ -201,7 +200,7 @@ class Inspector:
         return Query(
             text=_text(request, "query"),
             recipe=self._recipe(request),
-            k=request.get("k", 8),
+            k=request.get("k", K),
             filter=request.get("filter") or None,
             as_of=request.get("as_of") or None,
             namespace=request.get("namespace"),

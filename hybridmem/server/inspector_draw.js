@@ -29,6 +29,7 @@ function paint(element, name) {
 }
 
 const swatch = name => paint(make("span", {class: "swatch"}), name);
+const lossSwatch = () => make("span", {class: "swatch minus"});
 const precise = number => number === null ? "–" : Math.abs(number) >= 100 ? number.toFixed(0) : Number(number.toPrecision(3)).toString();
 const signed = number => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(3);
 
@@ -56,6 +57,7 @@ function render() {
     welcome();
     return;
   }
+  const before = tops();
   const places = new Map(shown.results.map(one => [one.key, one.rank]));
   const columns = $("columns"), scrolled = [...columns.querySelectorAll(".rows")].map(list => list.scrollTop);
   const focused = columns.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
@@ -64,12 +66,25 @@ function render() {
   columns.replaceChildren(...shown.arms.map(arm => armColumn(arm, places)), fusedColumn());
   columns.style.setProperty("--arms", shown.arms.length);
   columns.querySelectorAll(".rows").forEach((list, n) => { list.scrollTop = scrolled[n] || 0; });
+  glide(before);
   if (focused) focusRow(columns.children[column], focused.dataset.key);
   markOpen();
   $("status").textContent = `${shown.results.length} results, ${shown.milliseconds} ms`;
   drawGroups(shown.groups);
   document.body.dataset.turn = latest;
   document.body.dataset.renderMs = (performance.now() - began).toFixed(1);
+}
+
+/* Results that change places glide there, so that the eye can follow. */
+const tops = () => new Map([...document.querySelectorAll("#fused .row")].map(row => [row.dataset.key, row.getBoundingClientRect().top]));
+
+function glide(before) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  for (const [key, top] of tops()) {
+    const by = before.get(key) - top;
+    if (by) document.querySelector(`#fused .row[data-key="${CSS.escape(key)}"]`)
+      .animate([{transform: `translateY(${by}px)`}, {transform: "none"}], {duration: 180, easing: "ease-out"});
+  }
 }
 
 const gold = () => currentCase >= 0 && cases[currentCase] && cases[currentCase].query === state.query ? cases[currentCase].relevant : {};
@@ -97,9 +112,9 @@ function armRow(arm, hit, rank, place) {
 
 function fusedColumn() {
   const box = make("section", {class: "column fused", "aria-label": "Fused results"});
-  const names = [...new Set([...shown.arms.map(arm => arm.name), ...shown.results.flatMap(one => one.parts.filter(part => part[1]).map(part => part[0]))])]
-    .filter(name => shown.results.some(one => one.parts.some(part => part[0] === name && part[1])));
-  const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {}, swatch(name), name)));
+  const parts = shown.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
+  const names = [...new Set([...shown.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
+  const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
   box.append(make("header", {}, make("h2", {text: "fused"}), legend));
   const most = Math.max(1e-9, ...shown.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
   const rows = shown.results.map(one => make("li", {}, fusedRow(one, most)));
@@ -182,7 +197,7 @@ function drawDetail(answer) {
     make("span", {class: "number", text: place ? `#${place[0]}` : "–"}), make("span", {class: "sentence", text: place ? (place[1] === null ? "listed" : `raw score ${precise(place[1])}`) : "not listed by this arm"})));
   const scored = result || answer.wide;
   if (scored) {
-    const parts = scored.parts.map(([name, value, text]) => make("li", {}, swatch(name), make("span", {text: name}),
+    const parts = scored.parts.map(([name, value, text]) => make("li", {}, value < 0 ? lossSwatch() : swatch(name), make("span", {text: name}),
       make("span", {class: "number", text: value ? signed(value) : ""}), make("span", {class: "sentence", text})));
     left.append(block(`Score ${scored.score.toFixed(3)}`, bar(scored.parts, sum(scored.parts.map(part => Math.max(0, part[1] || 0))) || 1), make("ul", {class: "parts"}, ...parts)));
     if (scored.degraded) left.append(make("p", {class: "why", text: "Nothing passed the gate: this is the list of the fallback arm."}));

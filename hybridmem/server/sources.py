@@ -20,8 +20,10 @@ from hybridmem.memory.memory import HybridMemory
 from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
 from hybridmem.text.analyzer import Analyzer
 
-__all__ = ["MemorySource", "Query", "RetrieverSource", "Source", "matching_words", "source_of"]
+__all__ = ["K", "MemorySource", "Query", "RetrieverSource", "Source", "matching_words", "source_of"]
 
+K = 8
+"""How many results the page shows at first."""
 EXAMPLES = 5
 EXAMPLE_MEMORIES = 400
 """How many memories are read to find example questions."""
@@ -64,6 +66,10 @@ class Source(Protocol):
 
     def explain(self, query: Query) -> Explanation:
         """The answer to a query with its receipts and the arms' lists."""
+        ...
+
+    def ranking(self, query: Query) -> list[str]:
+        """The keys of the results, best first, without an explanation."""
         ...
 
     def texts(self, explanation: Explanation, query: Query) -> dict[str, str]:
@@ -116,12 +122,19 @@ class MemorySource:
             "namespace": memory.name,
             "examples": example_questions(some),
             "asOf": True,
+            "k": K,
         }
 
     def explain(self, query: Query) -> Explanation:
         """The memory's own explanation."""
         memory = self._view(query.namespace)
         return memory.explain(query.text, k=query.k, filter=query.filter, as_of=query.as_of, recipe=query.recipe)
+
+    def ranking(self, query: Query) -> list[str]:
+        """The ids that the memory finds."""
+        memory = self._view(query.namespace)
+        found = memory.search(query.text, k=query.k, filter=query.filter, as_of=query.as_of, recipe=query.recipe)
+        return [result.id for result in found]
 
     def texts(self, explanation: Explanation, query: Query) -> dict[str, str]:
         """Texts of the results, and of the rest from the store."""
@@ -171,13 +184,18 @@ class RetrieverSource:
 
     def start(self, namespace: str | None) -> dict[str, Any]:  # noqa: ARG002  a retriever has no namespaces
         """A retriever does not report how much it holds."""
-        return {"count": None, "unit": "", "namespaces": [], "namespace": None, "examples": [], "asOf": False}
+        nothing = {"count": None, "unit": "", "namespaces": [], "namespace": None, "examples": [], "asOf": False}
+        return {**nothing, "k": self.explainer.k or K}
 
     def explain(self, query: Query) -> Explanation:
         """The retriever's explanation under the query's recipe."""
         return self.explainer.explain(
             query.text, recipe=query.recipe, k=query.k, filter=query.filter, as_of=query.as_of
         )
+
+    def ranking(self, query: Query) -> list[str]:
+        """The keys of the results."""
+        return [receipt.key for receipt in self.explain(query).receipts]
 
     def texts(self, explanation: Explanation, query: Query) -> dict[str, str]:  # noqa: ARG002
         """The texts that the arms returned."""

@@ -1,4 +1,4 @@
-"""Copy a whole store into another, of any kind: SQLite to PostgreSQL, and back. Resumable, verified by checksum."""
+"""Copying a whole store into another of any kind, resumable and verified by checksum; backup into a SQLite file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybridmem.core import validation
 from hybridmem.core.protocols import Progress, Store
 from hybridmem.errors import ConfigError, StoreError
 
@@ -20,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """What a copy came to: entries of the log in all, how many of them were there already, and their checksum."""
+    """The result of a copy: the number of log entries, how many existed before, and their checksum."""
 
     rows: int
     resumed: int
@@ -28,10 +29,10 @@ class Copied(NamedTuple):
 
 
 def copy_store(source: Store, target: Store, /, *, progress: Progress | None = None, batch: int = BATCH) -> Copied:
-    """Copy every version, link, vector and setting, with numbers and times; run it again to go on after a break.
+    """Copy every version, link, vector and setting, with seq and times; a repeated call continues an interrupted copy.
 
     The target must be empty, or hold the beginning of the same log: then only the rest is copied. Each batch is one
-    transaction, and `progress(done, total)` counts what is safe. At the end both logs are read and compared.
+    transaction, and `progress(done, total)` counts committed entries. At the end both logs are compared.
 
     >>> from hybridmem.stores.sqlite.store import SQLiteStore
     >>> from hybridmem.core.types import Memory
@@ -42,12 +43,12 @@ def copy_store(source: Store, target: Store, /, *, progress: Progress | None = N
     >>> old.close(); new.close()
     """
     if batch < 1:
-        raise ConfigError(f"batch = {batch!r} is not allowed: from 1 up")
+        raise ConfigError(f"batch = {batch!r} is not allowed: a whole number from 1 up")
     start = target.last_seq()
     resumed = 0
     if start:
-        there, resumed = checksum(target)
-        if checksum(source, upto=start) != (there, resumed):
+        existing, resumed = checksum(target)
+        if checksum(source, upto=start) != (existing, resumed):
             raise ConfigError(
                 f"the target holds {resumed} entries that are not the beginning of the source: copy into an empty store"
             )
@@ -104,14 +105,17 @@ def _entries(store: Store, upto: int | None) -> Iterator[Row]:
 
 
 def backup_to_sqlite(store: Store, path: str | Path, /) -> None:
-    """Copy a store into a SQLite file, which appears whole or not at all."""
+    """Copy a store into a SQLite file, which appears complete or not at all."""
+    from hybridmem.stores.sqlite.maintenance import part_name, publish, remove_leftovers
     from hybridmem.stores.sqlite.store import SQLiteStore
 
-    target, part = Path(path), Path(f"{path}.part-{os.getpid()}")
+    target = os.path.abspath(validation.file_path("path", path, "the name of a file to back up to"))  # noqa: PTH100
+    remove_leftovers(target)
+    part = Path(part_name(target))
     try:
         with SQLiteStore(part) as copy:
             copy_store(store, copy)
-        part.replace(target)
+        publish(str(part), target)
     finally:
         for leftover in (part, Path(f"{part}-wal"), Path(f"{part}-shm")):
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""One analyzer for documents and queries: text in, terms out.
+"""Analyzer: tokenising of documents and queries into terms.
 
 ```
 "Müller's VW123-platform-team walked"  →  muller  vw123-platform-team  vw123  vw  123  platform  team  walk
@@ -26,7 +26,7 @@ from hybridmem.text.stopwords import AGENT_WORDS, STOPWORDS
 __all__ = ["Analyzer", "cjk_runs", "fold"]
 
 _VERSION = 2
-"""Raised when the same settings start to give other terms, so that a stored index is rebuilt and not misread."""
+"""Increased when the same settings produce other terms, so that stored indexes are rebuilt."""
 
 _MAX_TERM = 128
 _CACHE_SIZE = 100_000
@@ -53,11 +53,11 @@ _ALIASES = {
 }
 
 _CHUNK = re.compile(
-    # C++ and C# are names; then letters joined by single connectors; a comma joins the thousands of a number.
+    # C++ and C#; then letters joined by single connectors; a comma joins the thousands of a number.
     rf"\b[A-Za-z](?:\+\+|#)(?!\w)|{LETTER}+(?:(?:_+|::|[-./:@&'\\]|(?<=\d),(?=\d{{3}}(?!\d))){LETTER}+)*"
 )
 _BREAKS = str.maketrans(dict.fromkeys(';!?()[]{}<>"*=|~^`$%\0', " "))
-"""What never belongs to a word is blanked first: splitting at blanks is faster than any pattern."""
+"""Characters that never belong to a word become blanks, because splitting at blanks is faster than a pattern."""
 _CONNECTOR = re.compile(r"[-_./:@&'\\,]+")
 _CODE = re.compile(r"[\d_/.:@&\\]")
 _ISO_T = re.compile(r"(?<=\d\d\d\d-\d\d-\d\d)[Tt](?=\d)")
@@ -69,7 +69,7 @@ _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 
 
 class _Cache(dict[str, tuple[str, ...]]):
-    """A word → its terms. Words come back so often that everything after the first time is one look-up."""
+    """Cache from a word to its terms."""
 
     def __init__(self, expand: Callable[[str], tuple[str, ...]]) -> None:
         super().__init__()
@@ -84,34 +84,34 @@ class _Cache(dict[str, tuple[str, ...]]):
         return terms
 
 
-class _Engine:
-    """The machinery behind one set of settings."""
+class _Tokenizer:
+    """Tokenises with one set of settings."""
 
-    __slots__ = ("identifiers", "known", "stem", "stops")
+    __slots__ = ("cache", "identifiers", "stem", "stops")
 
     def __init__(self, stem: Callable[[str], str], stops: frozenset[str], identifiers: bool) -> None:
         self.stem = stem
         self.stops = stops
         self.identifiers = identifiers
-        self.known = _Cache(self.expand)
+        self.cache = _Cache(self.expand)
 
     def run(self, text: str) -> list[str]:
         if text.isascii():
             text = text.translate(_BREAKS)
-        return list(chain.from_iterable(map(self.known.__getitem__, text.split())))
+        return list(chain.from_iterable(map(self.cache.__getitem__, text.split())))
 
     def expand(self, blanked: str) -> tuple[str, ...]:
-        """All terms of what stood between two blanks, such as `Ana's` or `18.12.1,`."""
+        """All terms of a piece between two blanks, such as `Ana's` or `18.12.1,`."""
         bare = blanked.strip(".,:'-")
         if bare.isascii() and bare.isalpha():
             if bare != blanked:
-                return self.known[bare]
+                return self.cache[bare]
             return self._identifier(bare) if _CAMEL.search(bare) else (self.word(bare.lower()),)
         text = blanked if blanked.isascii() else fold(blanked)
         return tuple(chain.from_iterable(map(self._chunk, _CHUNK.findall(_ISO_T.sub(" ", text)))))
 
     def _chunk(self, chunk: str) -> tuple[str, ...]:
-        """A word, an identifier, a contraction, or a run of CJK with either around it."""
+        """The terms of a word, an identifier, a contraction, or a CJK run with either around it."""
         if not chunk.isascii():
             pieces = [piece for piece in CJK_RUN.split(chunk) if piece]
             if len(pieces) > 1 or CJK_RUN.match(chunk):
@@ -135,7 +135,7 @@ class _Engine:
         return tuple(map(self.word, _CONNECTOR.split(chunk.casefold())))
 
     def word(self, word: str) -> str:
-        """The term of a plain word. A stem never equals a stop word, so that the two can share one vocabulary."""
+        """The term of a plain word. A stem never equals a stop word, so that both share one vocabulary."""
         if word in self.stops:
             return word
         term = self.stem(word[:_MAX_TERM])
@@ -152,7 +152,7 @@ class _Engine:
         return tuple(chain.from_iterable(map(self._joined, heads)))
 
     def _identifier(self, chunk: str) -> tuple[str, ...]:
-        """The whole, then its parts: between connectors, between camelHumps, between letters and digits."""
+        """The whole identifier, then its parts: between connectors, in camelCase, between letters and digits."""
         whole = chunk.casefold()
         ordinal = _ORDINAL.fullmatch(whole)
         if ordinal:
@@ -176,22 +176,22 @@ class _Engine:
                     yield from self._part_terms(piece.casefold())
 
     def _part_terms(self, part: str) -> Iterable[str]:
-        """A part as it stands; and as a word, so that `/v2/exports` and `export` find each other."""
+        """The part unchanged, and as a stemmed word, so that `export` matches `/v2/exports`."""
         yield part[:_MAX_TERM]
         if part.isalpha():
             yield self.word(part)
 
 
 @lru_cache(maxsize=16)
-def _engine(language: str, stopwords: str | frozenset[str], identifiers: bool) -> _Engine:
-    """One engine for all analyzers of equal settings: they share what they have learnt."""
+def _tokenizer(language: str, stopwords: str | frozenset[str], identifiers: bool) -> _Tokenizer:
+    """One tokenizer for all analyzers with equal settings, so that they share its cache."""
     name, _, unstemmed = language.partition(" ")
     if stopwords in ("default", "agent"):
         stops = STOPWORDS.get(name, frozenset()) | (AGENT_WORDS if stopwords == "agent" else frozenset())
     else:
         stops = frozenset() if stopwords == "none" else frozenset(fold(word).casefold() for word in stopwords)
     stem = str if unstemmed or name == "none" else stem_english if name == "english" else _snowball(name)
-    return _Engine(stem, stops, identifiers)
+    return _Tokenizer(stem, stops, identifiers)
 
 
 def _snowball(language: str) -> Callable[[str], str]:
@@ -202,14 +202,14 @@ def _snowball(language: str) -> Callable[[str], str]:
     known = sorted(Stemmer.algorithms())
     if language not in known:
         allowed = ", ".join([*known, "none"])
-        raise ConfigError(f"language={language!r} is not known; allowed: {allowed}")
+        raise ConfigError(f"language = {language!r} is not allowed: {allowed}")
     found: Callable[[str], str] = Stemmer.Stemmer(language).stemWord
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Analyzer:
-    """Text → terms, the same way for documents and queries. A value: equal settings give equal terms.
+    """Settings of the tokeniser, applied to documents and queries alike. Equal settings give equal terms.
 
     `language`: `english` (built in), any language of PyStemmer (extra `stem`), or `none` for no stemming.
     `stopwords`: `default` for the function words of the language, `agent` for these and the words that most notes of an
@@ -223,11 +223,11 @@ class Analyzer:
     stopwords: Literal["default", "agent", "none"] | tuple[str, ...] = "default"
     stem: bool = True
     identifiers: bool = True
-    _engine: _Engine = field(init=False, repr=False, compare=False, hash=False)
+    _tokenizer: _Tokenizer = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.language, str):
-            raise ConfigError(f"language={self.language!r} must be a name such as 'english', or 'none'")
+            raise ConfigError(f"language = {self.language!r} is not allowed: a name such as 'english', or 'none'")
         language = _ALIASES.get(self.language.lower(), self.language.lower())
         object.__setattr__(self, "language", language)
         for name in ("stem", "identifiers"):
@@ -235,23 +235,23 @@ class Analyzer:
         if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "agent", "none"):
             object.__setattr__(self, "stopwords", _checked_words(self.stopwords))
         words = self.stopwords if isinstance(self.stopwords, str) else frozenset(self.stopwords)
-        engine = _engine(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
-        object.__setattr__(self, "_engine", engine)
+        tokenizer = _tokenizer(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
+        object.__setattr__(self, "_tokenizer", tokenizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Analyzer.from_dict, (self.to_dict(),)
 
     def __call__(self, text: str, /) -> list[str]:
         """The content terms of a text, in order; their number is the text's length |D|."""
-        stops = self._engine.stops
-        return [term for term in self._engine.run(text) if term not in stops]
+        stops = self._tokenizer.stops
+        return [term for term in self._tokenizer.run(text) if term not in stops]
 
     def all_terms(self, text: str, /) -> list[str]:
-        """The content terms and the stop words: what an index stores, so that `who are you` can be asked too."""
-        return self._engine.run(text)
+        """The content terms and the stop words. An index stores both, so that `who are you` is a possible query."""
+        return self._tokenizer.run(text)
 
     def query(self, text: str, /) -> list[str]:
-        """The terms of a query, repeated as often as they were said; of nothing but stop words, those themselves."""
+        """The content terms of a query with repetitions; if it has only stop words, those."""
         return self(text) or self.all_terms(text)
 
     def batch(self, texts: Iterable[str], /) -> list[list[str]]:
@@ -260,14 +260,14 @@ class Analyzer:
 
     def stemmed(self, word: str, /) -> str:
         """The term of one lower-case word."""
-        return self._engine.word(word)
+        return self._tokenizer.word(word)
 
     def is_stop(self, term: str, /) -> bool:
         """Whether a term of `all_terms` is a stop word (a stem never is)."""
-        return term in self._engine.stops
+        return term in self._tokenizer.stops
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values, with what else decides about the terms."""
+        """The settings as JSON values, with the version of the tokeniser."""
         words = self.stopwords
         return {
             "version": _VERSION,
@@ -279,7 +279,7 @@ class Analyzer:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], /) -> Analyzer:
-        """The analyzer that `to_dict` described; another version of it is an error, since its terms may differ."""
+        """The analyzer of `to_dict`; another version raises ConfigError, because its terms may differ."""
         if settings.get("version") != _VERSION:
             raise ConfigError(f"analyzer version {settings.get('version')!r} is not {_VERSION}: reindex the texts")
         words = settings["stopwords"]
@@ -295,4 +295,4 @@ def _checked_words(words: Any) -> tuple[str, ...]:
     if isinstance(words, str):
         validation.refuse("stopwords", words, "'default', 'agent', 'none', or a tuple of words")
     given = validation.texts("stopwords", words)
-    return tuple(sorted(given) if isinstance(words, set | frozenset) else given)  # a set has no order of its own
+    return tuple(sorted(given) if isinstance(words, set | frozenset) else given)  # a set has no fixed order

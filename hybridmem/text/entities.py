@@ -1,4 +1,4 @@
-"""Entities without a model: names, identifiers, quoted terms, hashtags and dates, spotted by their shape."""
+"""Entity extraction by patterns: names, identifiers, quoted terms, hashtags and dates; no model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 __all__ = ["spot"]
 
-_LONGEST = 20_000  # characters read: enough for any memory, and a bound on the time a hostile text can take
-_MOST = 64  # entities of one text
+_LONGEST = 20_000  # characters read: bounds the time that a very long text takes
+_MOST = 64  # entities per text
 
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
@@ -18,9 +18,9 @@ _MONTH_NUMBER = {name: i for i, month in enumerate(_MONTHS, 1) for name in (mont
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)(?:uary|ruary|ch|il|e|y|ust|ember|ober)?\b\.?"
 _DAY = r"(?:[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?"
 
-# Every special shape has one of these characters: most texts have none and skip the search.
+# Every special pattern needs one of these characters; most texts have none and skip the search.
 _HINT = re.compile(r"[\d@#\"“„«「`/]")
-# Of alternatives that match at one place the first counts, so the sharper shapes come first.
+# The first alternative that matches wins, so the more specific patterns come first.
 _SPECIAL = re.compile(
     r"""
     (?P<web>https?://[^\s<>"']{1,500}|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
@@ -41,7 +41,7 @@ _INSIDE = frozenset(
     {"of", "de", "la", "le", "van", "von", "der", "den", "da", "do", "dos", "del", "di", "du", "y", "al"}
 )
 
-# Words that open sentences, or are capitalised out of habit, without naming anything.
+# Words that start sentences or are often capitalised, but are not names.
 _OPENERS = """
 a about absolutely actually after again ah aha ahead all almost along already also although always am amazing an
 and another any anyone anything anyway are aren't around as asked at aw awesome aww be because been before being
@@ -85,7 +85,7 @@ def spot(text: str, /) -> tuple[str, ...]:
 
 
 def _entities(text: str) -> Iterator[str]:
-    """Special shapes, and names in the stretches between them."""
+    """Special patterns, and names in the text between them."""
     start, begin = True, 0
     for match in _SPECIAL.finditer(text) if _HINT.search(text) else ():
         special = _special(match)
@@ -98,10 +98,10 @@ def _entities(text: str) -> Iterator[str]:
 
 
 def _names(text: str, *, start: bool) -> tuple[list[str], bool]:
-    """Names and identifiers of a stretch of plain words, and whether what follows it starts a sentence."""
+    """Names and identifiers of plain text, and whether the text after it starts a sentence."""
     found: list[str] = []
     run: list[str] = []  # the name being read
-    end = -1  # where its last word ended: a name goes on only over single spaces
+    end = -1  # end of its last word: a name continues only over single spaces
     for match in _WORD.finditer(text):
         token = match["word"]
         if token is None:
@@ -142,7 +142,7 @@ def _special(match: re.Match[str]) -> str:
 
 
 def _close(run: list[str], found: list[str]) -> None:
-    """The name is complete; a trailing "of" was no part of it."""
+    """Store the finished name without a trailing "of"."""
     while run and run[-1] in _INSIDE:
         run.pop()
     if run:
@@ -156,7 +156,7 @@ def _bare(word: str) -> str:
 
 
 def _is_common(word: str, *, start: bool) -> bool:
-    """Not a name: a single letter, or a word of the list. Inside a sentence an acronym such as US or IT is a name."""
+    """Whether it is no name: one letter, or a listed word. Inside a sentence an acronym such as US is a name."""
     if len(word) == 1 and word.isascii():
         return True
     return word.replace("’", "'").casefold() in _COMMON and (start or not word.isupper())
@@ -177,7 +177,7 @@ def _ordinal(word: str) -> bool:
 
 
 def _date(text: str) -> str:
-    """2023-05-07, 2023-05, or May 7 where no year is told; nothing for "may 4 times" or "march 3 miles"."""
+    """2023-05-07, 2023-05, or May 7 without a year; empty for "may 4 times" or "march 3 miles"."""
     month = day = year = ""
     for part in _DATE.finditer(text):
         if part["year"]:
@@ -188,7 +188,7 @@ def _date(text: str) -> str:
             month = part["month"]
     number = _MONTH_NUMBER[month.casefold()]
     if not year:
-        if month in ("may", "mar", "march"):  # everyday words when they are written small
+        if month in ("may", "mar", "march"):  # common words in lower case
             return ""
         return f"{_MONTHS[number - 1].capitalize()} {int(day)}"
     return f"{year}-{number:02}-{int(day):02}" if day else f"{year}-{number:02}"

@@ -1,4 +1,4 @@
-"""Scripts and their signs: what is folded away, what counts as a letter, what is written without spaces."""
+"""Unicode folding, the pattern of a letter, and runs of scripts written without spaces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import unicodedata
 
 __all__ = ["CJK_RUN", "LETTER", "cjk_runs", "fold"]
 
-# Scripts whose vowel signs are not "alphanumeric" to Python: their whole blocks count as letters.
+# Scripts whose vowel signs Python does not count as alphanumeric: their whole blocks are letters.
 _INDIC = "\u0900-\u0963\u0966-\u0dff\u0f00-\u0fff\u1a20-\u1aaf"
-# Scripts written without spaces between words. Hangul has spaces, but endings: bigrams find the stem.
+# Scripts written without spaces between words, and Hangul, where bigrams match stems despite endings.
 _CJK = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30fa\u30fc-\u30ff\u3105-\u312f"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -43,11 +43,11 @@ _LOOKALIKE = str.maketrans(
 
 
 def fold(text: str, /) -> str:
-    """Compatibility forms made plain and accents taken off (`Müller` → `Muller`, full-width `Ａ１` → `A1`)."""
+    """The text with compatibility forms and accents removed (`Müller` → `Muller`, full-width `Ａ１` → `A1`)."""
     bare = _COMBINING.sub("", unicodedata.normalize("NFKD", text))
-    return unicodedata.normalize("NFC", bare).translate(_LOOKALIKE)  # composed again: kana and hangul stay themselves
+    return unicodedata.normalize("NFC", bare).translate(_LOOKALIKE)  # composed again for kana and hangul
 
 
 def cjk_runs(text: str, /) -> list[str]:
-    """The text cut into pieces: every second one is a run of a script without spaces between words."""
+    """The text split into pieces; every second one is a run of a script without spaces."""
     return CJK_RUN.split(text)

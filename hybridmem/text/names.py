@@ -87,10 +87,10 @@ def mentions_in(words: Sequence[str], names: Collection[str], lengths: Mapping[s
     """
     found: dict[str, None] = {}
     after = 0
-    for place in [place for place, word in enumerate(words) if word in lengths]:
+    for place in [place for place, word in enumerate(words) if word in lengths]:  # most words begin no name
         if place < after:
             continue
-        for length in lengths[words[place]]:
+        for length in lengths.get(words[place], ()):
             name = words[place] if length == 1 else " ".join(words[place : place + length])
             if name in names:
                 found[name] = None

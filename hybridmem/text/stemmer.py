@@ -1,11 +1,10 @@
-"""A light English stemmer: `walked`, `walks` and `walking` are one word, and so are `diagnosis` and `diagnoses`.
+"""Light English stemmer: `walked`, `walks` and `walking` share a stem, and so do `diagnosis` and `diagnoses`.
 
-It follows the shape of Porter's second algorithm (regions R1 and R2, endings taken off step by step) and adds what
-that one misses: irregular forms (`went` is `go`) and Greek plurals. It needs no package, so an index never depends on
-what happens to be installed.
+It follows Porter's second algorithm (regions R1 and R2, endings removed step by step) and adds irregular forms (`went`
+is `go`) and Greek plurals. It needs no package, so that an index does not depend on what is installed.
 """
 
-# ruff: noqa: PLR2004 - the rules are about words of so many letters
+# ruff: noqa: PLR2004 - the rules compare word lengths
 
 from __future__ import annotations
 

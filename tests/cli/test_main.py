@@ -213,13 +213,13 @@ def test_eval_health_and_tune(run, tmp_path):
 
 
 def test_a_tuned_recipe_is_written_and_compared(run, tmp_path):
-    """Answers stand beside questions: only a recipe that follows threads finds them."""
+    """The relevant memory is the next turn of a thread: only a recipe that follows threads finds it."""
     towns = ["Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Dakar", "Lima", "Cairo", "Turin", "Kyoto", "Porto", "Delhi"]
     rows = [
         row
         for number, town in enumerate(towns)
         for row in (
-            {"id": f"q{number}", "text": f"Have you been to {town}?", "thread": town},
+            {"id": f"q{number}", "text": f"We went to {town}.", "thread": town},
             {"id": f"a{number}", "text": "Yes, all was closed.", "thread": town},
         )
     ]

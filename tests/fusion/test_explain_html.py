@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem.core.types import Activation
-from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep
+from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep, StepPart
 from hybridmem.fusion.explain_html import Part, fragment, neighbourhood_svg, page, receipt_html, score_parts
 from hybridmem.memory.memory import HybridMemory
 from tests.support.browser import LAYOUT, open_browser, overlapping, resize, show
@@ -58,6 +58,15 @@ def test_the_parts_add_up_to_the_score_that_is_shown():
     assert sum(part.value for part in score_parts(RECEIPT)) == pytest.approx(0.5)
 
 
+def test_a_stage_with_named_parts_is_several_parts():
+    pieces = (StepPart("previous_question", 0.3, "after the question m0"), StepPart("date", 0.1, "date 2025-05-01"))
+    receipt = Receipt("m1", 1, 0.5, 1.0, (), (StageStep("evidence", 0.6, 1.0, "…", pieces),))
+    assert score_parts(receipt)[:2] == (
+        Part("previous question", 0.3 * 0.5, "after the question m0"),
+        Part("date", 0.1 * 0.5, "date 2025-05-01"),
+    )
+
+
 def test_what_no_stage_reports_is_a_part_too():
     silent = Receipt("m1", 1, 0.8, 0.4, (ArmShare("bm25", 1, 8.0, 0.3),))
     assert [part.name for part in score_parts(silent)] == ["bm25", "other"]
@@ -70,7 +79,7 @@ def test_a_bar_has_a_segment_for_each_gain_and_hatching_for_losses():
     # gains 0.375 + 0.25 + 0.125 = 0.75, a loss of 0.25: what is kept is 2/3 of each gain
     for width in (100 * 0.375 / 0.75 * 2 / 3, 100 * 0.25 / 0.75 * 2 / 3, 100 * 0.125 / 0.75 * 2 / 3, 100 * 0.25 / 0.75):
         assert f"width:{width:.2f}%" in html
-    assert html.count('hm-minus"') == 1
+    assert html.count('<i class="hm-minus"') == 1
     assert "the &lt;text&gt;" in html
 
 

@@ -40,7 +40,7 @@ from hybridmem.memory.memory import HybridMemory
 arms = [RunnableLambda(lambda query: [query]), RunnableLambda(lambda query: ["b"])]
 print(len(langchain_hybridmem.EnsembleRetriever(retrievers=arms).invoke("a")))
 print(len(langchain_hybridmem.FusionRetriever(retrievers=arms).invoke("a")))
-search, save = langchain_hybridmem.memory_tools(HybridMemory(embedder=None))
+search, save, forget = langchain_hybridmem.memory_tools(HybridMemory(embedder=None))
 print(save.invoke({"text": "a"}).partition(" ")[0])
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"llama_index", "chromadb", "langchain_classic"}))
 """

@@ -9,6 +9,7 @@ from langchain_core.tracers.base import BaseTracer
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.recall import NOTE
 from langchain_hybridmem import memory_tools
 
 NOW = [1_700_000_000.0]
@@ -26,27 +27,31 @@ def saved(message):
     return message.removeprefix("Saved as ").removesuffix(".")
 
 
+def shown(*lines):
+    return "\n".join(["<memories>", NOTE, *lines, "</memories>"])
+
+
 def test_what_is_saved_is_found(memory):
-    search, save = memory_tools(memory)
+    search, save, _ = memory_tools(memory)
     kept = saved(save.invoke({"text": "Ana's cat is called Pixel.", "tags": ["pet"]}))
     assert memory.get(kept).tags == ("pet",)
-    assert search.invoke({"query": "the cat"}) == f"[{kept}, 2023-11-14] Ana's cat is called Pixel."
+    assert search.invoke({"query": "the cat"}) == shown(f"[{kept}, 2023-11-14] Ana's cat is called Pixel.")
     assert search.invoke({"query": "quantum"}) == "Nothing relevant is remembered."
 
 
 def test_the_same_without_blocking_the_loop(memory):
-    search, save = memory_tools(memory)
+    search, save, _ = memory_tools(memory)
 
     async def talk():
         kept = saved(await save.ainvoke({"text": "Ana's cat is called Pixel."}))
         return kept, await search.ainvoke({"query": "the cat"})
 
     kept, found = asyncio.run(talk())
-    assert found == f"[{kept}, 2023-11-14] Ana's cat is called Pixel."
+    assert found == shown(f"[{kept}, 2023-11-14] Ana's cat is called Pixel.")
 
 
 def test_a_correction_replaces_and_the_past_can_be_asked(memory):
-    search, save = memory_tools(memory)
+    search, save, _ = memory_tools(memory)
     old = saved(save.invoke({"text": "Ana lives in Porto."}))
     NOW[0] += 30 * 86_400
     save.invoke({"text": "Ana lives in Lisbon.", "replaces": old})
@@ -56,7 +61,7 @@ def test_a_correction_replaces_and_the_past_can_be_asked(memory):
 
 
 def test_the_model_is_told_what_it_did_wrong(memory):
-    search, save = memory_tools(memory)
+    search, save, _ = memory_tools(memory)
     assert search.invoke({"query": "x", "as_of": "long ago"}).startswith("as_of = 'long ago' is not a date")
     assert save.invoke({"text": " "}) == "there is nothing to save: text is empty"
     assert save.invoke({"text": "x", "replaces": "m9"}).startswith("there is no memory 'm9' to replace")
@@ -65,20 +70,20 @@ def test_the_model_is_told_what_it_did_wrong(memory):
 
 
 def test_a_namespace_is_fixed_whatever_the_model_says(memory):
-    _, save = memory_tools(memory, namespace="ana")
+    _, save, _ = memory_tools(memory, namespace="ana")
     save.invoke({"text": "Ana's secret is plum."})
-    search, steal = memory_tools(memory, namespace="ben")
+    search, steal, _ = memory_tools(memory, namespace="ben")
     for said in ({"namespace": "ana"}, {"config": {"configurable": {"user_id": "ana"}}}, {"filter": {}}):
         assert search.invoke({"query": "secret", **said}) == "Nothing relevant is remembered."
         steal.invoke({"text": "Ben was here.", **said})
     assert [found.text for found in memory.namespace("ana").list()] == ["Ana's secret is plum."]
     assert memory.search("secret") == []
-    view, _ = memory_tools(memory.namespace("ana"))
+    view, *_ = memory_tools(memory.namespace("ana"))
     assert "plum" in view.invoke({"query": "secret"})
 
 
 def test_a_session_is_read_from_the_run_and_never_guessed(memory):
-    search, save = memory_tools(memory, session_key="user_id")
+    search, save, _ = memory_tools(memory, session_key="user_id")
     ana, ben = {"configurable": {"user_id": "ana"}}, {"configurable": {"user_id": 7}}
     save.invoke({"text": "Ana's secret is plum."}, ana)
     asyncio.run(save.ainvoke({"text": "Ben's secret is rhubarb."}, ben))
@@ -91,7 +96,7 @@ def test_a_session_is_read_from_the_run_and_never_guessed(memory):
             search.invoke({"query": "secret"}, config)
         with pytest.raises(ConfigError, match="no session"):
             save.invoke({"text": "lost"}, config)
-    inside, _ = memory_tools(memory.namespace("app"), session_key="user_id")
+    inside, *_ = memory_tools(memory.namespace("app"), session_key="user_id")
     assert inside.invoke({"query": "secret"}, ana) == "Nothing relevant is remembered."
     with pytest.raises(ConfigError, match="give one of them"):
         memory_tools(memory, namespace="a", session_key="b")
@@ -99,7 +104,7 @@ def test_a_session_is_read_from_the_run_and_never_guessed(memory):
 
 def test_a_session_that_looks_like_a_path_reaches_into_no_other_view(memory):
     def tools(view, session):
-        search, save = memory_tools(view, session_key="user_id")
+        search, save, _ = memory_tools(view, session_key="user_id")
         config = {"configurable": {"user_id": session}}
         return lambda: search.invoke({"query": "secret"}, config), lambda: save.invoke({"text": "A secret."}, config)
 
@@ -112,13 +117,13 @@ def test_a_session_that_looks_like_a_path_reaches_into_no_other_view(memory):
 
 
 def test_what_is_said_in_one_thread_stays_together(memory):
-    _, save = memory_tools(memory, namespace="ana")
+    _, save, _ = memory_tools(memory, namespace="ana")
     kept = saved(save.invoke({"text": "Hello."}, {"configurable": {"thread_id": 5}}))
     assert memory.namespace("ana").get(kept).thread == "5"
 
 
 def test_settings_reach_the_retriever_and_names_the_model(memory):
-    search, save = memory_tools(
+    search, save, _ = memory_tools(
         memory, k=1, filter={"tags": {"$contains": "pet"}}, search_name="recall", save_name="keep"
     )
     assert (search.name, save.name) == ("recall", "keep")
@@ -126,13 +131,15 @@ def test_settings_reach_the_retriever_and_names_the_model(memory):
     assert set(save.args) == {"text", "tags", "replaces"}
     save.invoke({"text": "The cat sleeps."})
     save.invoke({"text": "The cat eats.", "tags": ["pet"]})
-    assert search.invoke({"query": "cat"}).endswith("The cat eats.")
-    with pytest.raises(ConfigError, match="has no setting 'top'"):
+    found = search.invoke({"query": "cat"})
+    assert "The cat eats." in found
+    assert "sleeps" not in found
+    with pytest.raises(TypeError, match="top"):
         memory_tools(memory, top=3)
 
 
 def test_a_tool_call_gives_the_documents_too(memory):
-    search, save = memory_tools(memory)
+    search, save, _ = memory_tools(memory)
     save.invoke({"text": "Ana's cat is called Pixel."})
     call = {"type": "tool_call", "name": search.name, "id": "1", "args": {"query": "cat"}}
     message = search.invoke(call)
@@ -145,7 +152,7 @@ def test_the_search_is_a_child_run_of_the_tool(memory):
         def _persist_run(self, run):
             self.root = run
 
-    search, _ = memory_tools(memory, namespace="ana")
+    search, *_ = memory_tools(memory, namespace="ana")
     tracer = Runs()
     search.invoke({"query": "cat"}, {"callbacks": [tracer]})
     assert tracer.root.name == "search_memory"
@@ -171,3 +178,29 @@ def test_an_agent_loop_saves_and_searches(memory):
         messages += [tools[call["name"]].invoke({**call, "type": "tool_call"}, config) for call in answer.tool_calls]
     assert "Ana likes tea." in messages[-2].content
     assert len(memory.namespace("ana")) == 1
+
+
+def test_forgetting(memory):
+    search, save, forget = memory_tools(memory, session_key="user_id")
+    ana, ben = {"configurable": {"user_id": "ana"}}, {"configurable": {"user_id": "ben"}}
+    kept = saved(save.invoke({"text": "Ana likes tea."}, ana))
+    assert forget.invoke({"id": kept}, ben).startswith(f"there is no memory {kept!r}")
+    assert forget.invoke({"id": kept}, ana) == f"Forgotten: {kept}."
+    assert search.invoke({"query": "tea"}, ana) == "Nothing relevant is remembered."
+    assert asyncio.run(forget.ainvoke({"id": kept}, ana)).startswith("there is no memory")
+    assert set(forget.args) == {"id"}
+
+
+def test_the_session_may_come_from_the_context_of_an_agent(memory):
+    from langchain.agents import create_agent
+
+    from tests.support.langchain_fakes import Scripted
+
+    call = {"name": "save_memory", "args": {"text": "Ana likes tea."}, "id": "1"}
+    model = Scripted(answers=[AIMessage("", tool_calls=[call]), AIMessage("Saved.")])
+    agent = create_agent(model, [*memory_tools(memory, session_key="user_id")], context_schema=dict)
+    agent.invoke({"messages": [("user", "I like tea")]}, context={"user_id": "ana"})
+    assert memory.store.namespaces() == ["ana"]
+    model.seen.clear()
+    asyncio.run(agent.ainvoke({"messages": [("user", "I like tea")]}, context={"user_id": "ben"}))
+    assert memory.store.namespaces() == ["ana", "ben"]

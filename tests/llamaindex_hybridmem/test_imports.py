@@ -33,6 +33,7 @@ def test_the_exports():
         "HybridMemoryBlock",
         "QueryFusionRetriever",
         "VectorRetriever",
+        "memory_tools",
         "to_filter",
     ]
     for name in llamaindex_hybridmem.__all__:

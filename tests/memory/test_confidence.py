@@ -45,8 +45,10 @@ OFF_TOPIC = [f"Which compiler flag did Boris set for kernel {number}?" for numbe
 
 
 def test_off_topic_questions_are_refused_and_answerable_ones_are_not(memory):
-    found = calibrate(memory, [*ANSWERABLE, Case("Ana in Oslo")], off_topic=OFF_TOPIC)
+    cases = [Case("Ana in Oslo", {"m": 1.0}), Case("Can anybody answer this?")]  # the second names nothing relevant
+    found = calibrate(memory, [*ANSWERABLE, *cases], off_topic=OFF_TOPIC)
     assert isinstance(found, Calibration)
+    assert found.questions == len(ANSWERABLE) + 1
     assert found.refused <= 0.05
     assert found.off_topic >= 0.6
     assert f"min_confidence={found.threshold:.4f} refuses" in str(found)

@@ -26,7 +26,7 @@ def test_habits_are_told():
     seen = [Observation({"bm25": ["a"], "vector": [], "graph": ["z"]}, ["a"])] * 3
     assert measure(seen, k=5).warnings == (
         "arm 'vector' was empty for all 3 queries",
-        "arm 'graph' brought 1.0 hits a query, and none of them reached the results",
+        "arm 'graph' returned 1.0 hits per query, and none of them was among the results",
     )
     assert measure(seen, k=5).overlap["bm25", "graph"] == 0.0
     silent = measure([Observation({"a": [], "b": []}, [])], k=5)
@@ -39,7 +39,7 @@ def test_output():
     text = str(health)
     assert "in top 2" in text
     assert "overlap of bm25 and vector: 17%" in text
-    assert "warning: arm 'vector' (weight 0.29 of 1) cannot put a find of its own into the top 2 at c=60" in text
+    assert "warning: arm 'vector' (weight 0.29 of 1) cannot put a hit of its own into the top 2 at c=60" in text
     data = health.to_dict()
     assert data["arms"]["bm25"]["solo"] == 0.25
     assert list(data["overlap"]) == ["bm25/vector"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,10 +81,12 @@ def show(driver: webdriver.Chrome, html: str, folder: str | Path) -> list[str]:
     return [entry["message"] for entry in driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def resize(driver, width, height):
+def resize(driver: webdriver.Chrome, width: int, height: int) -> None:
     """Set the size of the page in CSS pixels; a window of a desktop cannot be as narrow as a phone."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    still = [{"name": "prefers-reduced-motion", "value": "reduce"}]  # boxes are measured where they stay
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": still})
 
 
 LAYOUT = """
@@ -127,7 +129,7 @@ Text below an element that is marked `data-overlay` and fixed or sticky is hidde
 """
 
 
-def overlapping(texts, slack=3.0):
+def overlapping(texts: Sequence[tuple[str, float, float, float, float]], slack: float = 3.0) -> list[tuple[str, str]]:
     """Pairs of lines whose boxes overlap by more than `slack` pixels in both directions."""
     rows = sorted(texts, key=lambda row: row[2])
     pairs = []

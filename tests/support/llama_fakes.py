@@ -136,6 +136,7 @@ class Calling(FunctionCallingLLM):
 
     argument: str = "cats"
     tool: str = "search"
+    parameter: str = "input"
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -197,7 +198,7 @@ class Calling(FunctionCallingLLM):
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
         calls = response.message.additional_kwargs.get("calls", [])
-        return [ToolSelection(tool_id="t1", tool_name=self.tool, tool_kwargs={"input": call}) for call in calls]
+        return [ToolSelection(tool_id="t1", tool_name=self.tool, tool_kwargs={self.parameter: call}) for call in calls]
 
 
 class Letters(BaseEmbedding):

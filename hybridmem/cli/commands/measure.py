@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.cli.commands.base import NOTHING, Command, open_memory
 from hybridmem.cli.output import Progress, print_json, write_text
 from hybridmem.core.protocols import View
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
 from hybridmem.fusion.recipes import load_recipe
 
@@ -30,8 +31,8 @@ def _read_cases(path: str) -> list[Case]:
     return load_cases(sys.stdin if path == "-" else path)
 
 
-def _read_questions(path: str) -> list[str]:
-    return load_questions(sys.stdin if path == "-" else path)
+def _read_questions(path: str, *, answerable: bool = False) -> list[str]:
+    return load_questions(sys.stdin if path == "-" else path, answerable=answerable)
 
 
 def _warn_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
@@ -54,6 +55,8 @@ def _eval_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("cases", help=CASES)
     sub.add_argument("--json", metavar="FILE", help="write the figures; - prints them instead of the table")
     sub.add_argument("--markdown", metavar="FILE", help="write the table; - prints it instead of the plain one")
+    sub.add_argument("--html", metavar="FILE", help="write one page with tables, plots and failed cases; - prints it")
+    sub.add_argument("--failures", type=int, default=5, metavar="N", help="failed cases to explain (5)")
     sub.add_argument("--plot", metavar="FILE", help="draw recall curves and categories (PNG, SVG or PDF)")
     sub.add_argument("--ks", type=_depths, default=None, metavar="K,K", help="depths to measure at (1,3,5,8,10,20)")
     sub.add_argument("--no-stages", action="store_true", help="leave out the ablation of each stage")
@@ -74,6 +77,8 @@ def _depths(text: str) -> tuple[int, ...]:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    if args.plot and find_spec("matplotlib") is None:  # fails before the run
+        raise MissingExtraError("plot", needs="matplotlib")
     cases = _read_cases(args.cases)
     for name in args.against:
         load_recipe(name)  # an unknown recipe fails before the run
@@ -86,13 +91,16 @@ def _eval(args: argparse.Namespace) -> int:
             systems[name] = System(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
         progress = stack.enter_context(Progress("queries"))
-        report = evaluate(systems, cases, stages=not args.no_stages, progress=progress, **depths)
-    if "-" not in (args.json, args.markdown):
+        stages = not args.no_stages
+        report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
+    if "-" not in (args.json, args.markdown, args.html):
         print(report)
     if args.json:
         write_text(report.to_json(), args.json)
     if args.markdown:
         write_text(report.to_markdown(), args.markdown)
+    if args.html:
+        write_text(report.to_html(), args.html)
     if args.plot:
         report.plot(args.plot)
     return 0
@@ -169,7 +177,7 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
 def _calibrate(args: argparse.Namespace) -> int:
     from hybridmem.evaluation.calibration import calibrate
 
-    answerable = _read_questions(args.questions)
+    answerable = _read_questions(args.questions, answerable=True)
     unanswerable = _read_questions(args.off_topic) if args.off_topic else []
     with open_memory(args) as memory:
         fitted = calibrate(memory, answerable, rate=args.rate, off_topic=unanswerable)

@@ -78,13 +78,15 @@ def _inspect_options(sub: argparse.ArgumentParser) -> None:
 def _inspect(args: argparse.Namespace) -> int:
     from hybridmem.server.inspector import Inspector
 
-    with open_memory(args) as memory, Inspector(memory, port=args.port) as inspector:
-        print(f"{inspector.url}\nCtrl-C stops it.", flush=True)
-        if args.open:
-            import webbrowser
+    with open_memory(args) as memory:
+        namespaces = None if args.namespace else memory.store.namespaces()
+        with Inspector(memory, port=args.port, namespaces=namespaces) as inspector:
+            print(f"{inspector.url}\nCtrl-C stops it.", flush=True)
+            if args.open:
+                import webbrowser
 
-            webbrowser.open(inspector.url)
-        inspector.wait()
+                webbrowser.open(inspector.url)
+            inspector.wait()
     return 0
 
 

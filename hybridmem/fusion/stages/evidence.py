@@ -10,6 +10,7 @@ does not apply (no threads, no speaker named, no date named, another language) i
 | `previous_question` | the merged score of the turn before, when that turn asks a question |
 | `speaker` | 1 when the query names the speaker and the text speaks in the first person |
 | `date` | nearness of the candidate's date to a date in the query |
+| `mention` | the best merged score of a candidate whose text mentions this one by name (a quarter the other way) |
 | `time_word` | 1 when the query asks when and the text of a turn has a time word |
 
 To add a part, write its function and add one line to `PARTS` and one weight to `Evidence`.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
 from hybridmem.core.types import Ranking
+from hybridmem.fusion.explain import StepPart
 from hybridmem.fusion.stages.base import Context, reorder
 from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, asks_when, cues_of, speaker_of
 from hybridmem.text.dates import dates_in
@@ -35,6 +37,8 @@ from hybridmem.text.speakers import named_speakers
 __all__ = ["PARTS", "Evidence", "Part", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
+BACKWARD = 0.25
+"""What a mention is worth to the candidate that mentions, compared with the one that is mentioned."""
 
 
 class Turns:
@@ -175,12 +179,34 @@ def time_word(turns: Turns) -> Part | None:
     return Part((np.array(spoken) & turns.has_cue(TIME_WORD)).astype(np.float64), lambda _: "time word")
 
 
+def mention(turns: Turns) -> Part | None:
+    """The merged score of the best candidate that mentions this one, times the weight of the name; ¼ backwards."""
+    pool = turns.context.pool
+    if pool is None or not pool.candidates.mentions:
+        return None
+    ids = pool.candidates.ids
+    values = np.zeros(len(turns.keys))
+    paths: dict[int, str] = {}
+    for link in pool.candidates.mentions:
+        source, target = turns.position.get(ids[link.source]), turns.position.get(ids[link.target])
+        if source is None or target is None:
+            continue
+        forward = link.weight * turns.scores[source]
+        if forward > values[target]:
+            values[target], paths[target] = forward, f"{ids[link.source]} → mentions {link.name!r}"
+        backward = BACKWARD * link.weight * turns.scores[target]
+        if backward > values[source]:
+            values[source], paths[source] = backward, f"mentions {link.name!r} → {ids[link.target]}"
+    return Part(np.minimum(values, 1.0), paths.__getitem__)
+
+
 PARTS: dict[str, Callable[[Turns], Part | None]] = {
     "window": window,
     "thread": thread,
     "previous_question": previous_question,
     "speaker": speaker,
     "date": date,
+    "mention": mention,
     "time_word": time_word,
 }
 
@@ -194,6 +220,7 @@ class Evidence:
     previous_question: float = 0.14
     speaker: float = 0.18
     date: float = 0.36
+    mention: float = 0.35
     time_word: float = 0.18
 
     def __post_init__(self) -> None:
@@ -214,5 +241,6 @@ class Evidence:
             total = total + added
             if context.trace is not None:
                 for i in np.flatnonzero(added > 0.0).tolist():
-                    context.trace.note("evidence", ranking.keys[i], f"{part.describe(i)} +{added[i]:.3g}")
+                    piece = StepPart(name, float(added[i]), part.describe(i))
+                    context.trace.part("evidence", ranking.keys[i], piece)
         return ranking if total is turns.scores else reorder(ranking, total.tolist())

@@ -35,6 +35,7 @@ class GraphSettings:
     shared     edges between memories that share an entity: shared / √(n - 1) for an entity of n memories
     thread     edges to the previous and the next memory of the same thread (by created_at, then insertion)
     answers    multiplies the thread edge from a question (its text contains "?") to the next memory
+    mentions   links from a text to the memories that it mentions by name (title, `aliases`, [[wikilinks]]), directed
 
     `entities`: "own" takes the memories' own lists; "spot" spots names, identifiers, quotes, hashtags and dates where a
     memory lists none; a callable does the same with your function; None switches entities off.
@@ -48,13 +49,14 @@ class GraphSettings:
     shared: float = 1.0
     thread: float = 1.0
     answers: float = 2.0
+    mentions: float = 1.0
     links_key: str = "links"
     entities: Literal["own", "spot"] | Callable[[str], Iterable[str]] | None = "own"
     max_fanout: int = 256
     max_reached: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("explicit", "metadata", "thread", "answers"):
+        for name in ("explicit", "metadata", "thread", "answers", "mentions"):
             validation.number(name, getattr(self, name), "a finite number from 0 up", low=0)
         validation.number("shared", self.shared, "a number from 0 to 1", low=0, high=1)
         validation.text("links_key", self.links_key, "the name of a metadata key")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hybridmem.core.protocols import Change
 from hybridmem.core.types import Memory
+from hybridmem.indexes import arrays
 from hybridmem.text.names import MIN_LETTERS, links_in, mentions_in, name_key, words_of
 
 __all__ = ["Mention", "Names", "names_of"]
+
+
+_CACHED = 20_000
+_MAGIC = b"hybridmem names 1\n"
 
 
 class Mention(NamedTuple):
@@ -40,6 +46,7 @@ class Names:
     """
 
     def __init__(self) -> None:
+        self.watermark = 0
         self._ids: dict[str, dict[str, None]] = {}
         self._own: dict[str, tuple[str, ...]] = {}
         self._labels: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -47,6 +54,7 @@ class Names:
         self._all: dict[str, int] = {}
         """Every name and label, with the number of memories that give it."""
         self._counts: dict[str, dict[int, int]] = {}
+        self._cache: dict[str, list[Mention]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -56,16 +64,19 @@ class Names:
         """Add or replace the names of a memory, and the labels that its links give to others."""
         self.remove(id_)
         keys = tuple(dict.fromkeys(key for name in names_of(memory) if (key := name_key(name))))
-        if keys:
-            self._own[id_] = keys
-            for key in keys:
-                self._ids.setdefault(key, {})[id_] = None
-                self._count(key, 1)
         labels = tuple(
             (label, target)
             for link in links_in(memory.text)
             if (label := name_key(link.label)) and (target := name_key(link.target)) and label != target
         )
+        self._set(id_, keys, labels)
+
+    def _set(self, id_: str, keys: tuple[str, ...], labels: tuple[tuple[str, str], ...]) -> None:
+        if keys:
+            self._own[id_] = keys
+            for key in keys:
+                self._ids.setdefault(key, {})[id_] = None
+                self._count(key, 1)
         if labels:
             self._labels[id_] = labels
             for label, target in labels:
@@ -74,6 +85,7 @@ class Names:
 
     def remove(self, id_: str, /) -> None:
         """Forget the names of a memory and the labels of its links."""
+        self._cache.pop(id_, None)
         for key in self._own.pop(id_, ()):
             members = self._ids[key]
             del members[id_]
@@ -91,6 +103,7 @@ class Names:
 
     def _count(self, key: str, step: int) -> None:
         """Keep the lengths of names by their first word, largest first."""
+        self._cache = {}
         self._all[key] = self._all.get(key, 0) + step
         if not self._all[key]:
             del self._all[key]
@@ -104,10 +117,15 @@ class Names:
         else:
             del self._counts[first], self._lengths[first]
 
+    def cached(self, id_: str, /) -> list[Mention] | None:
+        """The mentions of a memory whose text was read before and whose names have not changed since."""
+        return self._cache.get(id_)
+
     def mentions(self, id_: str, text: str, /) -> list[Mention]:
-        """The memories that a text mentions or links to, without the memory itself."""
+        """The memories that the text of a memory mentions or links to, without the memory itself."""
         if not self._ids:
             return []
+        cache = self._cache
         linked = [name_key(link.target) for link in links_in(text)]
         plain = mentions_in(words_of(text), self._all, self._lengths)
         named = [name for name in plain if len(name.replace(" ", "")) >= MIN_LETTERS]
@@ -117,6 +135,8 @@ class Names:
             for other in members:
                 if other != id_:
                     found.setdefault(other, Mention(other, name, len(members)))
+        if len(cache) < _CACHED:
+            cache[id_] = list(found.values())
         return list(found.values())
 
     def _members(self, name: str) -> Sequence[str]:
@@ -127,7 +147,32 @@ class Names:
         targets: Iterable[str] = self._called.get(name, ())
         return list(dict.fromkeys(id_ for target in targets for id_ in self._ids.get(target, ())))
 
-    @property
-    def keys(self) -> Mapping[str, tuple[str, ...]]:
-        """The folded names of each memory, for a snapshot."""
-        return self._own
+    def apply(self, changes: Iterable[Change], /) -> None:
+        """Apply the store's changes."""
+        for change in changes:
+            self.watermark = max(self.watermark, change.seq)
+            if change.edge is not None:
+                continue
+            if change.memory is None:
+                self.remove(change.id)
+            elif change.text_changed:
+                self.put(change.id, change.memory)
+
+    def to_bytes(self) -> bytes:
+        """All names and labels as checksummed columns (no pickle)."""
+        own = {id_: "\n".join(keys) for id_, keys in self._own.items()}
+        columns = arrays.pack_texts("ids", list(own)) | arrays.pack_texts("names", list(own.values()))
+        return arrays.to_bytes(_MAGIC, {"watermark": self.watermark, "labels": self._labels}, columns)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, /) -> Names:
+        """The names of `to_bytes`; damaged bytes raise CorruptStoreError."""
+        head, columns = arrays.from_bytes(_MAGIC, data, what="names snapshot")
+        names = cls()
+        packed = zip(arrays.unpack_texts("ids", columns), arrays.unpack_texts("names", columns), strict=True)
+        for id_, keys in packed:
+            names._set(id_, tuple(keys.split("\n")), ())
+        for id_, labels in head["labels"].items():
+            names._set(id_, (), tuple((label, target) for label, target in labels))
+        names.watermark = head["watermark"]
+        return names

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from hybridmem.embedding.embedder import Vector
 from hybridmem.indexes.vector.matrix import NEVER, RowNumbers, least_of_best, room_for, top
 
-__all__ = ["Bytes", "Kernel", "Layer", "Packed", "Sketch", "kernel", "make"]
+__all__ = ["Bytes", "Kernel", "Layer", "Packed", "Sketch", "empty_layer", "kernel", "make"]
 
 Bytes = npt.NDArray[np.int8]
 Packed = tuple[tuple[int, Any], ...]
@@ -236,14 +236,16 @@ def make(matrix: Vector, /, *, prefix: int | None = None) -> Sketch | None:
         basis, size = None, min(prefix, dim)
     else:  # with bytes, a rotated prefix costs more than it saves
         basis, size = _rotation(matrix) if run is None else (None, dim)
-    short = _layer(size, run) if size < dim else None
-    whole = _layer(dim, run) if run is not None else None
+    short = empty_layer(size, run) if size < dim else None
+    whole = empty_layer(dim, run) if run is not None else None
     if short is None and whole is None:
         return None
     return Sketch(short, basis, np.zeros(0, np.float32), whole, n).grow(matrix, 0, n)
 
 
-def _layer(size: int, run: Kernel | None) -> Layer:
+def empty_layer(size: int, run: Kernel | None = None) -> Layer:
+    """A layer without rows: of bytes with a SIMD library, else of float32."""
+    run = run or kernel()
     none = np.zeros(0, np.float32)
     return Layer(np.zeros((0, size), np.int8 if run else np.float32), none if run else None, none)
 

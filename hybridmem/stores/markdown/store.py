@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.forks import guard
@@ -18,7 +18,15 @@ from hybridmem.core.protocols import Change, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import StoreError
 from hybridmem.stores.markdown.sync import NoteFolder, SyncReport, read_notes
-from hybridmem.stores.sql.validation import check_memory, check_namespace, check_view, checked_edges, checked_ids
+from hybridmem.stores.sql import transfer, write
+from hybridmem.stores.sql.validation import (
+    check_namespace,
+    check_restore,
+    check_view,
+    checked_batch,
+    checked_edges,
+    checked_ids,
+)
 from hybridmem.stores.sqlite.store import SQLiteStore
 
 __all__ = ["MarkdownStore", "SyncReport", "read_notes"]
@@ -26,6 +34,7 @@ __all__ = ["MarkdownStore", "SyncReport", "read_notes"]
 log = logging.getLogger("hybridmem")
 _list = list  # `MarkdownStore.list` hides the builtin inside the class
 _HOME = ".hybridmem"
+T = TypeVar("T")
 
 
 class MarkdownStore:
@@ -33,13 +42,13 @@ class MarkdownStore:
 
     The index in `.hybridmem/index.db` can be deleted at any time. It is rebuilt from the files, except for what files
     do not hold: older versions, vectors, and effects of `touch`, `reinforce` and `decay` since a note was last written.
-    Every note is written atomically; a call that writes several notes writes them one by one.
+    All processes share the write lock of the index. A call writes its notes first (each atomically), then the index.
     """
 
     def __init__(
         self, folder: str | Path, /, *, clock: Callable[[], float] = time.time, busy_timeout: float = 5.0
     ) -> None:
-        self.folder = Path(validation.file_path("folder", folder, "the name of a folder of notes"))
+        self.folder = Path(validation.file_path("folder", folder, "the name of a folder of notes")).absolute()
         self.path = str(self.folder / _HOME / "index.db")
         self._clock, self._busy_timeout = clock, busy_timeout
         self._lock = guard(threading.RLock())
@@ -80,13 +89,13 @@ class MarkdownStore:
             return self._notes.sync(force=force)
 
     def rebuild(self) -> SyncReport:
-        """Delete the index and build it again from the files."""
+        """Build the index again from the files; history and vectors, which files do not hold, are lost."""
         with self._lock:
-            self.index.close()
-            for ending in ("", "-wal", "-shm"):
-                Path(self.path + ending).unlink(missing_ok=True)
-            self._start()
-            return self._notes.sync(force=True)
+            with self._notes.transaction() as current:
+                current.clear()
+                report = current.sync(force=True)
+            self.index.purge()
+            return report
 
     # --- writing
 
@@ -101,52 +110,53 @@ class MarkdownStore:
         base: Sequence[Memory] | None = None,
     ) -> _list[str]:
         """Write memories as notes; returns their ids."""
-        memories = validation.listed("memories", memories, "Memory objects")
-        for memory in memories:
-            check_memory(memory, namespace=check_namespace(namespace))
-        if callable(vectors):
-            vectors = vectors(memories) if memories else None
-        with self._lock:
-            hidden = [memory.supersedes for memory in memories if memory.supersedes]
-            self._notes.prepare_write(namespace, [*hidden, *(memory.id for memory in memories)])
-            ids = self.index.put(memories, namespace=namespace, vectors=vectors, progress=progress, base=base)
-            self._notes.write(namespace, [*hidden, *ids])
+        batch = checked_batch(memories, namespace=namespace, vectors=vectors, base=base)
+        if progress is not None:
+            validation.function("progress", progress, "a function of (done, total), or None")
+        if not batch.memories:
+            return []
+        hidden = [memory.supersedes for memory in batch.memories if memory.supersedes]
+        with self._lock, self._notes.transaction() as current:
+            current.prepare_write(namespace, checked_ids([*hidden, *(memory.id for memory in batch.memories)]))
+            ids = write.put_batch(current.log, batch, progress=progress)
+            current.write(namespace, [*checked_ids(hidden), *ids])
             return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove notes; the index keeps their history."""
-        ids = checked_ids(ids)
-        with self._lock:
-            links = self._notes.remove(check_namespace(namespace), ids)
-            removed = self.index.delete(ids, namespace=namespace)
-            self._notes.write_links(namespace, links)
-            return removed
+        return self._remove(write.delete, ids, namespace)
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove notes and their history in the index."""
-        ids = checked_ids(ids)
-        with self._lock:
-            links = self._notes.remove(check_namespace(namespace), ids)
-            erased = self.index.erase(ids, namespace=namespace)
-            self._notes.write_links(namespace, links)
-            return erased
+        erased = self._remove(write.erase, ids, namespace)
+        self.index.purge()
+        return erased
+
+    def _remove(self, remove: Callable[..., int], ids: Sequence[str], namespace: str) -> int:
+        checked = checked_ids(ids)
+        check_namespace(namespace)
+        with self._lock, self._notes.transaction() as current:
+            links = current.remove(namespace, checked)
+            removed = remove(current.log, checked, namespace=namespace)
+            current.write_links(namespace, links)
+            return removed
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""
-        edges = checked_edges(edges)
-        with self._lock:
-            self._notes.prepare_write(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
-            self.index.link(edges, namespace=namespace)
-            self._notes.write_links(namespace, edges)
+        self._change_links(write.link, edges, namespace)
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
         """Remove links in either direction; returns how many existed."""
-        edges = checked_edges(edges)
-        with self._lock:
-            self._notes.prepare_write(check_namespace(namespace), [end for edge in edges for end in edge[:2]])
-            removed = self.index.unlink(edges, namespace=namespace)
-            self._notes.write_links(namespace, edges)
-            return removed
+        return self._change_links(write.unlink, edges, namespace)
+
+    def _change_links(self, change: Callable[..., T], edges: Sequence[Edge], namespace: str) -> T:
+        checked = checked_edges(edges)
+        check_namespace(namespace)
+        with self._lock, self._notes.transaction() as current:
+            current.prepare_write(namespace, [end for edge in checked for end in edge[:2]])
+            result = change(current.log, checked, namespace=namespace)
+            current.write_links(namespace, checked)
+            return result
 
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
         """Count an access of each memory (in the index only)."""
@@ -248,10 +258,11 @@ class MarkdownStore:
         self.index.save_snapshot(index, watermark, blob, namespace=namespace)
 
     def check(self) -> _list[str]:
-        """The problems of the index, and the notes that cannot be read."""
+        """The problems of the index, the notes that cannot be read, and where the index and the notes differ."""
         with self._lock:
             problems = self._notes.sync().problems
-            return [*self.index.check(), *(f"{path}: {why}" for path, why in problems.items())]
+            unread = [f"{path}: {why}" for path, why in problems.items()]
+            return [*self.index.check(), *unread, *self._notes.differences()]
 
     def backup(self, path: str | Path, /) -> None:
         """Copy everything into one SQLite file, which `SQLiteStore` can open."""
@@ -265,10 +276,11 @@ class MarkdownStore:
         self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
     ) -> int:
         """Replay exported rows, then write all notes."""
-        with self._lock:
-            self._notes.sync()
-            done = self.index.restore(rows, progress=progress, exact=exact)
-            self._notes.write_all()
+        check_restore(rows, progress)
+        with self._lock, self._notes.transaction() as current:
+            current.sync()
+            done = transfer.restore(current.log, rows, progress, exact=exact)
+            current.write_all()
             return done
 
     def close(self) -> None:

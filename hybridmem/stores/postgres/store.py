@@ -128,11 +128,13 @@ class PostgresStore(SQLStore):
     def _read(self, work: Callable[[Any], T], /) -> T:
         return self._db.read(work)
 
-    def _snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+    def snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+        """A connection that sees one moment of the store."""
         return self._db.snapshot(stream=stream)
 
     @contextmanager
-    def _transaction(self, namespace: str | None, /) -> Iterator[PgLog]:
+    def transaction(self, namespace: str | None = None, /) -> Iterator[PgLog]:
+        """A write transaction and its log, for one namespace or the whole store."""
         with self._db.write(alone=namespace is None) as conn:
             log = PgLog(conn, now=self._clock(), deriver=self._deriver, namespace=namespace)
             yield log
@@ -222,7 +224,7 @@ class PostgresStore(SQLStore):
 
     def check(self) -> _list[str]:
         """The problems of the store, one sentence each; empty when there are none."""
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             return maintenance.check(conn)
 
     def backup(self, path: str | Path, /) -> None:

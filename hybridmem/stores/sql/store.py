@@ -11,17 +11,17 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Change, Embed, Progress, Version, View, WriteConflict
+from hybridmem.core.protocols import Change, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
-from hybridmem.errors import ConfigError
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql import read, transfer, write
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.validation import (
-    check_memory,
     check_namespace,
+    check_restore,
     check_view,
+    checked_batch,
     checked_edges,
     checked_ids,
     epoch_seconds,
@@ -52,11 +52,11 @@ class SQLStore(ABC):
         """The result of one read on a connection; it may be repeated after a lost connection."""
 
     @abstractmethod
-    def _snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+    def snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
         """A connection that sees one moment of the store; `stream` reads rows as they are consumed."""
 
     @abstractmethod
-    def _transaction(self, namespace: str | None, /) -> AbstractContextManager[Any]:
+    def transaction(self, namespace: str | None, /) -> AbstractContextManager[Any]:
         """A write transaction and its `Log`, for one namespace or (None) for all of them."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class SQLStore(ABC):
         """Called before vectors are written."""
 
     def _log(self, namespace: str) -> AbstractContextManager[Log]:
-        return self._transaction(check_namespace(namespace))
+        return self.transaction(check_namespace(namespace))
 
     # --- writing
 
@@ -93,26 +93,15 @@ class SQLStore(ABC):
         or is a function that makes them after the memories are validated. `base` holds the memories as
         the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
         """
-        check_namespace(namespace)
-        memories = validation.listed("memories", memories, "Memory objects")
-        base = [] if base is None else validation.listed("base", base, "Memory objects, as they were read")
-        for memory in (*memories, *base):  # before a lock is taken
-            check_memory(memory, namespace=namespace)
+        batch = checked_batch(memories, namespace=namespace, vectors=vectors, base=base)
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
-        vectors = _vectors(vectors, memories)
-        if not memories:
+        if not batch.memories:
             return []
-        if vectors is not None and any(vector is not None for vector in vectors):
+        if batch.vectors is not None and any(vector is not None for vector in batch.vectors):
             self._expect_vectors()
         with self._log(namespace) as log:
-            ids = write.assign_ids(memories, now=log.at)
-            _check_base(log, base, namespace)
-            write.put(
-                log, memories, ids, namespace=namespace, vectors=vectors, progress=progress, strict=strict,
-                whole=bool(base),
-            )  # fmt: skip
-        return ids
+            return write.put_batch(log, batch, progress=progress, strict=strict)
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links; the history keeps them. Returns how many existed."""
@@ -224,7 +213,7 @@ class SQLStore(ABC):
         cached = self._filter_ids.get((view, condition, self.last_seq()))
         if cached is None:
             sql = None if condition == All() else self._sql(condition, view)
-            with self._snapshot() as conn:
+            with self.snapshot() as conn:
                 seq, cached = read.last_seq(conn), read.ids(conn, view, sql)
             newest = [item for item in self._filter_ids.items() if item[0][2] == seq][1 - _CACHED_FILTERS :]
             self._filter_ids = dict([*newest, ((view, condition, seq), cached)])  # other threads read the old dict
@@ -243,7 +232,7 @@ class SQLStore(ABC):
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         check_view(view)
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             return read.edges(conn, view)
 
     def entries(self, *, view: View) -> _list[Entry]:
@@ -253,7 +242,7 @@ class SQLStore(ABC):
 
     def namespaces(self) -> _list[str]:
         """The namespaces that hold at least one memory."""
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             return read.namespaces(conn)
 
     def changed_namespaces(self, since: int, /) -> _list[str]:
@@ -268,7 +257,7 @@ class SQLStore(ABC):
         """The view's changes after `since`, oldest first, all from one moment; from 0 the present state."""
         check_view(view)
         validation.integer("since", since, "a seq: a whole number from 0 up", low=0)
-        with self._snapshot(stream=not since) as conn:
+        with self.snapshot(stream=not since) as conn:
             stream = read.changes(conn, min(since, _LAST_SEQ), view, vectors=vectors)
             size = PAGE if self._streams else None
             first = _list(islice(stream, size))
@@ -295,7 +284,7 @@ class SQLStore(ABC):
         """The last saved state of an index and its watermark."""
         check_namespace(namespace)
         (name,) = checked_ids([index])
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             return read.load_snapshot(conn, name, namespace)
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
@@ -311,7 +300,7 @@ class SQLStore(ABC):
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
         if namespace is not None:
             check_namespace(namespace)
-        with self._snapshot(stream=True) as conn:
+        with self.snapshot(stream=True) as conn:
             rows = transfer.export(conn, namespace)
             if self._streams:
                 yield from rows
@@ -326,12 +315,9 @@ class SQLStore(ABC):
 
         `exact=True` continues an exact copy whose beginning is stored already.
         """
-        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
-            validation.refuse("rows", rows, "the rows of an export")
-        if progress is not None:
-            validation.function("progress", progress, "a function of (done, total), or None")
+        check_restore(rows, progress)
         self._expect_vectors()
-        with self._transaction(None) as log:
+        with self.transaction(None) as log:
             return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
 
     @abstractmethod
@@ -345,21 +331,3 @@ class SQLStore(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _vectors(vectors: Sequence[Any] | Embed | None, memories: Sequence[Memory]) -> Sequence[Any] | None:
-    if callable(vectors):
-        vectors = vectors(memories) if memories else None
-    if vectors is None:
-        return None
-    vectors = validation.listed("vectors", vectors, "vectors, one for each memory")
-    if len(vectors) != len(memories):
-        raise ConfigError(f"put got {len(memories)} memories but {len(vectors)} vectors: one each, or None")
-    return vectors
-
-
-def _check_base(log: Log, base: Sequence[Memory], namespace: str) -> None:
-    for old in base:
-        now = read.get(log.conn, View(namespace, superseded=True), [old.id]).get(old.id)
-        if now != old:
-            raise WriteConflict(now)

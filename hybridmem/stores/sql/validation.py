@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import View
+from hybridmem.core.protocols import Embed, View
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 
 __all__ = [
+    "Batch",
     "check_memory",
     "check_namespace",
+    "check_restore",
     "check_view",
+    "checked_batch",
     "checked_edge",
     "checked_edges",
     "checked_ids",
@@ -48,6 +51,47 @@ def check_memory(memory: Memory, /, *, namespace: str) -> None:
     if memory.supersedes and memory.supersedes == memory.id:
         raise ConfigError(f"memory {memory.id!r} cannot supersede itself: put it again to update it")
     _check_numbers(memory)
+
+
+class Batch(NamedTuple):
+    """The validated arguments of one `put`."""
+
+    namespace: str
+    memories: list[Memory]
+    vectors: list[Any] | None
+    base: list[Memory]
+    """The memories as the caller read them; empty: not given."""
+
+
+def checked_batch(
+    memories: Sequence[Memory],
+    /,
+    *,
+    namespace: str,
+    vectors: Sequence[Any] | Embed | None = None,
+    base: Sequence[Memory] | None = None,
+) -> Batch:
+    """The arguments of `put`, validated before a lock is taken; a function for vectors is called."""
+    check_namespace(namespace)
+    new = validation.listed("memories", memories, "Memory objects")
+    old = [] if base is None else validation.listed("base", base, "Memory objects, as they were read")
+    for memory in (*new, *old):
+        check_memory(memory, namespace=namespace)
+    if callable(vectors):
+        vectors = vectors(new) if new else None
+    if vectors is not None:
+        vectors = validation.listed("vectors", vectors, "vectors, one for each memory")
+        if len(vectors) != len(new):
+            raise ConfigError(f"put got {len(new)} memories but {len(vectors)} vectors: one each, or None")
+    return Batch(namespace, new, vectors, old)
+
+
+def check_restore(rows: Any, progress: Any, /) -> None:
+    """Refuse anything but rows of an export and a progress function."""
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        validation.refuse("rows", rows, "the rows of an export")
+    if progress is not None:
+        validation.function("progress", progress, "a function of (done, total), or None")
 
 
 def check_view(view: View, /) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.core.protocols import Progress
+from hybridmem.core.protocols import Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import NotFoundError
-from hybridmem.stores.sql import codec
+from hybridmem.stores.sql import codec, read
 from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
-from hybridmem.stores.sql.validation import epoch_seconds
+from hybridmem.stores.sql.validation import Batch, epoch_seconds
 
 __all__ = [
     "assign_ids",
@@ -25,6 +25,7 @@ __all__ = [
     "erase",
     "link",
     "put",
+    "put_batch",
     "reinforce",
     "save_snapshot",
     "set_meta",
@@ -48,6 +49,26 @@ def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
 # --- memories
 
 
+def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, strict: bool = True) -> list[str]:
+    """Add or update the memories of a `put`, or raise WriteConflict; returns their ids."""
+    ids = assign_ids(batch.memories, now=log.at)
+    for old in batch.base:
+        now = read.get(log.conn, View(batch.namespace, superseded=True), [old.id]).get(old.id)
+        if now != old:
+            raise WriteConflict(now)
+    put(
+        log,
+        batch.memories,
+        ids,
+        namespace=batch.namespace,
+        vectors=batch.vectors,
+        progress=progress,
+        strict=strict,
+        whole=bool(batch.base),
+    )
+    return ids
+
+
 def put(
     log: Log,
     memories: Sequence[Memory],
@@ -55,7 +76,7 @@ def put(
     /,
     *,
     namespace: str,
-    vectors: Sequence[Any] | None,
+    vectors: Sequence[Any] | None = None,
     progress: Progress | None = None,
     strict: bool = True,
     whole: bool = False,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.forks import PATIENCE, guard, interrupted
@@ -36,6 +38,24 @@ class Connection(sqlite3.Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.moments: dict[float, int] = {}
+        self.identity: FileIdentity | None = None
+        """The file that is open; None for ":memory:"."""
+
+
+class FileIdentity(NamedTuple):
+    """Which file a path names: another device or inode means that the file was replaced."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str, /) -> FileIdentity | None:
+        """The identity of the file at a path; None when there is none."""
+        try:
+            state = os.stat(path)  # noqa: PTH116 - the cheapest call, made for every read
+        except OSError:
+            return None
+        return cls(state.st_dev, state.st_ino)
 
 
 class Pool:
@@ -52,7 +72,11 @@ class Pool:
         self.busy_timeout = busy_timeout
         self._synchronous = synchronous
         self._closed = False
-        self._idle: deque[sqlite3.Connection] = deque()
+        self._idle: deque[Connection] = deque()
+        self._identity: FileIdentity | None = None
+        """The file that the store was opened with."""
+        self._wal: FileIdentity | None = None
+        """Its write-ahead log at the last write."""
         self._lent: deque[None] = deque()
         """One item for each connection that is lent, or about to be."""
         self._write_lock = threading.Lock()
@@ -70,6 +94,9 @@ class Pool:
         except BaseException:
             conn.close()
             raise
+        if not self.in_memory:
+            self._identity = conn.identity = FileIdentity.of(self.path)
+            self._wal = FileIdentity.of(f"{self.path}-wal")
         self._idle.append(conn)
 
     def _create(self, conn: sqlite3.Connection) -> None:
@@ -84,7 +111,7 @@ class Pool:
             raise
         conn.execute("COMMIT")
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> Connection:
         conn = sqlite3.connect(
             self.path,
             timeout=self.busy_timeout,
@@ -103,6 +130,7 @@ class Pool:
             conn.execute("PRAGMA trusted_schema = OFF")  # triggers and views of a hostile file must not call functions
             conn.create_function("hybridmem_epoch", 1, epoch, deterministic=True)
             conn.create_function("hybridmem_dig", 2, dig, deterministic=True)
+            conn.identity = self._identity
         except BaseException:
             conn.close()
             raise
@@ -110,7 +138,7 @@ class Pool:
 
     # --- reading
 
-    def take(self) -> sqlite3.Connection:
+    def take(self) -> Connection:
         """Borrow a connection; the caller returns it with `give` in a `finally`."""
         self._enter()
         if self.in_memory:
@@ -118,15 +146,39 @@ class Pool:
         if self._closed:
             self._leave()
             raise StoreClosedError(f"the store {self.path} is closed")
+        if self.in_memory:
+            return self._idle[0]
         try:
-            return self._idle.pop() if not self.in_memory else self._idle[0]
-        except IndexError:
-            pass
+            self._check_file()
+            return self._idle.pop() if self._idle else self._connect()
+        except IndexError:  # taken by another thread
+            return self._connect_or_leave()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _remove_stale_wal(self) -> None:
+        """Remove the write-ahead log of the old file: SQLite would apply it to the new file of that name."""
+        if self._wal is not None and FileIdentity.of(f"{self.path}-wal") == self._wal:
+            for ending in ("-wal", "-shm"):
+                with suppress(OSError):
+                    os.unlink(f"{self.path}{ending}")  # noqa: PTH108
+
+    def _connect_or_leave(self) -> Connection:
         try:
             return self._connect()
         except BaseException:
             self._leave()
             raise
+
+    def _check_file(self) -> None:
+        """Raise when the path names another file than the one that is open: writes to that one would be lost."""
+        if FileIdentity.of(self.path) != self._identity:
+            self._remove_stale_wal()
+            raise StoreError(
+                f"{self.path} was removed or replaced by another file while it was open: nothing was written; "
+                "close this store and open it again"
+            )
 
     def _enter(self) -> None:
         """Count the connection as lent before checking for a fork; `acquire` does both in the reverse order."""
@@ -144,11 +196,11 @@ class Pool:
             self._memory_lock.release()
         self._lent.pop()
 
-    def give(self, conn: sqlite3.Connection, /) -> None:
+    def give(self, conn: Connection, /) -> None:
         """Return a borrowed connection."""
         if not self.in_memory:
             if self._closed:
-                conn.close()
+                self._close_connection(conn)
             else:
                 self._idle.append(conn)
                 if self._closed:  # closed between the two lines above
@@ -192,7 +244,11 @@ class Pool:
                 self._retry(conn, "BEGIN IMMEDIATE")
                 try:
                     yield conn
+                    if not self.in_memory:
+                        self._check_file()
                     conn.execute("COMMIT")
+                    if not self.in_memory:
+                        self._wal = FileIdentity.of(f"{self.path}-wal")
                 except BaseException:
                     if conn.in_transaction:
                         conn.execute("ROLLBACK")
@@ -275,7 +331,18 @@ class Pool:
                 conn = self._idle.pop()
             except IndexError:
                 return
+            self._close_connection(conn)
+
+    def _close_connection(self, conn: Connection) -> None:
+        """Close a connection, or keep it open for ever when its file was replaced.
+
+        The last connection to a file removes the write-ahead log by its name, which may now be that of the new file.
+        """
+        if conn.identity is None or conn.identity == FileIdentity.of(self.path):
             conn.close()
+        else:
+            self._remove_stale_wal()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(conn))
 
     def __del__(self) -> None:
         if hasattr(self, "_idle"):

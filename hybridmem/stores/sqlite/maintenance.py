@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import sqlite3
+import time
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from hybridmem.errors import ConfigError
+from hybridmem.errors import ConfigError, StoreBusyError
+from hybridmem.stores.sqlite.errors import is_busy
 
-__all__ = ["backup", "check"]
+__all__ = ["backup", "check", "part_name", "publish", "remove_leftovers"]
 
 
 # Each row that a query returns is a violation; its columns fill the message.
@@ -100,6 +104,7 @@ _INVARIANTS = (
     ),
 )
 _MOST = 5  # messages of one kind
+_TARGET_TIMEOUT = 2.0  # seconds to wait for other backups to the same target
 
 
 def check(conn: sqlite3.Connection, /) -> list[str]:
@@ -120,17 +125,71 @@ def backup(conn: sqlite3.Connection, source: str, target: str, /) -> None:
     """Copy to a file beside the target, then rename it: the target is the old copy or the complete new one."""
     if source != ":memory:" and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"cannot back {source} up onto itself: name another file")
-    part = f"{target}.part-{os.getpid()}"
+    remove_leftovers(target)
+    part = part_name(target)
     try:
         with closing(sqlite3.connect(part, isolation_level=None)) as copy:
             conn.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a write-ahead log
         with open(part, "rb+") as file:  # noqa: PTH123
             os.fsync(file.fileno())
-        os.replace(part, target)  # noqa: PTH105
+        publish(part, target)
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(part)  # noqa: PTH108
-    for stale in (f"{target}-wal", f"{target}-shm"):  # of an older file of that name
+        for name in (part, f"{part}-wal", f"{part}-shm", f"{part}-journal"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)  # noqa: PTH108
+
+
+def part_name(target: str, /) -> str:
+    """The name of a temporary file beside the target, for one process and call."""
+    return f"{target}.part-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def remove_leftovers(target: str, /) -> None:
+    """Remove temporary files of backups to this target whose process has ended."""
+    folder, name = os.path.split(target)
+    with suppress(OSError):
+        for entry in os.listdir(folder or "."):  # noqa: PTH208
+            match = re.match(re.escape(name) + r"\.part-(\d+)-", entry)
+            if match and not _is_running(int(match[1])):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, entry))  # noqa: PTH108, PTH118
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def publish(part: str, target: str, /) -> None:
+    """Rename a complete copy over the target, unless somebody has the target open."""
+    if os.path.exists(target):  # noqa: PTH110
+        _close_old(target)
+    os.replace(part, target)  # noqa: PTH105
+
+
+def _close_old(target: str) -> None:
+    """Remove the write-ahead log of an older file, which must not be applied to the new one; refuse if it is in use."""
+    deadline = time.monotonic() + _TARGET_TIMEOUT
+    while True:
+        try:
+            with closing(sqlite3.connect(target, isolation_level=None, timeout=0)) as old:
+                old.execute("PRAGMA journal_mode = DELETE").fetchone()  # needs exclusive access
+        except sqlite3.OperationalError as error:  # noqa: PERF203 - each attempt may find it busy
+            if not is_busy(error):
+                break
+            if time.monotonic() >= deadline:
+                raise StoreBusyError(f"cannot back up to {target}: it is open as a store; name another file") from error
+            time.sleep(0.01)
+        except sqlite3.DatabaseError:  # not a database
+            break
+        else:
+            return
+    for stale in (f"{target}-wal", f"{target}-shm"):
         with suppress(FileNotFoundError):
             os.unlink(stale)  # noqa: PTH108

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,8 @@ class SQLiteStore(SQLStore):
         busy_timeout: float = 5.0,
         synchronous: Synchronous = "full",
     ) -> None:
-        self.path = validation.file_path("path", path, "the name of a file, or ':memory:'")
+        name = validation.file_path("path", path, "the name of a file, or ':memory:'")
+        self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
         self._clock = clock
         self.pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
@@ -64,12 +66,14 @@ class SQLiteStore(SQLStore):
             raise explain(error, self.path) from error
 
     @contextmanager
-    def _snapshot(self, *, stream: bool = False) -> Iterator[Any]:  # noqa: ARG002 - SQLite always streams
+    def snapshot(self, *, stream: bool = False) -> Iterator[Any]:  # noqa: ARG002 - SQLite always streams
+        """A connection that sees one moment of the file."""
         with translated(self.path), self.pool.snapshot() as conn:
             yield conn
 
     @contextmanager
-    def _transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
+    def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
+        """A write transaction and its log."""
         with translated(self.path), self.pool.write() as conn:
             log = Log(conn, now=self._clock())
             yield log
@@ -86,9 +90,13 @@ class SQLiteStore(SQLStore):
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove memories from the file with their whole history; returns how many existed."""
         erased = super().erase(ids, namespace=namespace)
-        with translated(self.path):
-            self.pool.checkpoint()  # the write-ahead log must not keep a copy
+        self.purge()
         return erased
+
+    def purge(self) -> None:
+        """Empty the write-ahead log, so that it keeps no copy of erased pages."""
+        with translated(self.path):
+            self.pool.checkpoint()
 
     # --- vectors in bulk
 
@@ -96,13 +104,13 @@ class SQLiteStore(SQLStore):
     def vector_pieces(self, *, view: View) -> Iterator[tuple[int, Iterator[list[tuple[str, float | None, bytes]]]]]:
         """The seq of this state and every vector in view, in batches; to be read inside the `with`."""
         check_view(view)
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             yield read.last_seq(conn), read.vector_batches(conn, view)
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = PAGE) -> list[Memory]:
         """Memories without a vector, superseded ones too, in the order of ids: at most `limit`, after a given id."""
         check_namespace(namespace)
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             missing = read.unembedded(conn, namespace, after, min(limit, PAGE))
             found = read.get(conn, View(namespace, superseded=True), missing)
         return [found[id_] for id_ in missing]
@@ -111,12 +119,12 @@ class SQLiteStore(SQLStore):
 
     def check(self) -> list[str]:
         """The problems of the file, one sentence each; empty when there are none."""
-        with self._snapshot() as conn:
+        with self.snapshot() as conn:
             return maintenance.check(conn)
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the store to another file while it is in use; the copy appears complete or not at all."""
-        target = validation.file_path("path", path, "the name of a file to back up to")
+        target = os.path.abspath(validation.file_path("path", path, "the name of a file to back up to"))  # noqa: PTH100
         if Path(target).is_dir():
             raise ConfigError(f"cannot back up to {target!r}: name a file")
         with translated(target):

@@ -1,0 +1,135 @@
+"""Evaluation report as one self-contained HTML page: tables, interval bars, recall curves and failed cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from hybridmem.evaluation.metrics import metric
+
+if TYPE_CHECKING:
+    from hybridmem.evaluation.failures import Failure
+    from hybridmem.evaluation.report import Report
+
+__all__ = ["report_body", "report_page"]
+
+_COLOURS = ("#3b6fd4", "#c4632a", "#2f8f5b", "#8a4fbf", "#b03a5b", "#4a8fa8", "#8a7a2c", "#6b6b6b")
+_STYLE = """
+.hm-report{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:62rem}
+.hm-report table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+.hm-report th,.hm-report td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8884}
+.hm-report th:first-child,.hm-report td:first-child{text-align:left}
+.hm-report details{border-top:1px solid #8884;padding:.5rem 0}
+.hm-report summary{cursor:pointer;font-weight:600}
+.hm-report svg{max-width:100%;height:auto;display:block;margin:1rem 0}
+.hm-report svg text{fill:currentColor;font-size:12px}
+.hm-report .scroll{overflow-x:auto}
+@media (prefers-color-scheme:dark){.hm-report{color:#e4e8ef}}
+"""
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{{margin:2rem auto;padding:0 1rem;max-width:64rem;background:#fff}}
+@media (prefers-color-scheme:dark){{body{{background:#151a22}}}}</style></head><body>{body}</body></html>
+"""
+
+
+def report_page(report: Report) -> str:
+    """The whole page."""
+    return _PAGE.format(body=report_body(report))
+
+
+def report_body(report: Report) -> str:
+    """The report as an HTML fragment with its own style, for a page or a notebook."""
+    remarks = [*report.verdicts(), *report.notes()]
+    parts = [
+        f"<style>{_STYLE}</style>",
+        f"<h1>Evaluation over {len(report.cases)} cases</h1>",
+        _table(report.rows()),
+        f"<h2>{escape(report.metrics[-1])} with 95 % intervals</h2>",
+        _intervals(report, report.metrics[-1]),
+        "<h2>Recall by depth</h2>",
+        _curves(report),
+    ]
+    if report.categories:
+        parts += ["<h2>By category</h2>", _table(report.category_rows())]
+    if remarks:
+        parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in remarks) + "</ul>")
+    if report.failures:
+        parts += ["<h2>Failed cases</h2>", *map(_failure, report.failures)]
+    return f'<div class="hm-report">{"".join(parts)}</div>'
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *others = rows
+    body = "".join(f"<tr>{_cells(row, 'td')}</tr>" for row in others)
+    return f'<div class="scroll"><table><tr>{_cells(head, "th")}</tr>{body}</table></div>'
+
+
+def _cells(row: Iterable[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+
+def _intervals(report: Report, name: str) -> str:
+    """One horizontal bar per system from 0 to its mean, with its interval."""
+    label, width, row = 220, 460, 24
+    height = row * len(report.runs) + 8
+    lines = [f'<svg viewBox="0 0 {label + width + 60} {height}" role="img" aria-label="{escape(name)} by system">']
+    for number, run in enumerate(report.runs):
+        bounds, y = report.interval(run.name, name), row * number + 6
+        colour = _COLOURS[number % len(_COLOURS)]
+        middle = y + 8
+        lines.append(f'<text x="{label - 8}" y="{y + 12}" text-anchor="end">{escape(run.name)}</text>')
+        length = bounds.mean * width
+        lines.append(f'<rect x="{label}" y="{y + 2}" width="{length:.1f}" height="12" fill="{colour}" opacity=".6"/>')
+        start, end = label + bounds.low * width, label + bounds.high * width
+        lines.append(
+            f'<path d="M{start:.1f} {middle}H{end:.1f}M{start:.1f} {y + 3}v10M{end:.1f} {y + 3}v10" '
+            'stroke="currentColor" fill="none"/>'
+        )
+        lines.append(f'<text x="{end + 6:.1f}" y="{y + 12}">{bounds.mean:.3f}</text>')
+    return "".join([*lines, "</svg>"])
+
+
+def _curves(report: Report) -> str:
+    """Recall at each depth, one line per system."""
+    names = sorted((name for name in report.metrics if name.startswith("recall@")), key=lambda name: metric(name)[1])
+    if not names:
+        return ""
+    left, top, width, height = 40, 10, 420, 240
+    step = width / max(1, len(names) - 1)
+    lines = [f'<svg viewBox="0 0 {left + width + 240} {top + height + 30}" role="img" aria-label="recall by depth">']
+    for tenth in range(0, 11, 2):
+        y = top + height - height * tenth / 10
+        lines.append(f'<path d="M{left} {y:.1f}H{left + width}" stroke="currentColor" opacity=".15"/>')
+        lines.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tenth / 10:.1f}</text>')
+    for number, name in enumerate(names):
+        x = left + step * number
+        lines.append(f'<text x="{x:.1f}" y="{top + height + 18}" text-anchor="middle">{metric(name)[1]}</text>')
+    for number, run in enumerate(report.runs):
+        colour = _COLOURS[number % len(_COLOURS)]
+        means = [report.mean(run.name, name) for name in names]
+        points = " ".join(
+            f"{left + step * place:.1f},{top + height * (1 - mean):.1f}" for place, mean in enumerate(means)
+        )
+        dashes = ' stroke-dasharray="5 4"' if run.arm else ""
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+        y = top + 14 + 16 * number
+        lines.append(f'<path d="M{left + width + 16} {y - 4}h18" stroke="{colour}" stroke-width="2"{dashes}/>')
+        lines.append(f'<text x="{left + width + 40}" y="{y}">{escape(run.name)}</text>')
+    return "".join([*lines, "</svg>"])
+
+
+def _failure(failure: Failure) -> str:
+    """A failed case, closed: its question; open: ranks, the results instead of it, and the reason."""
+    ranks = _table(
+        [tuple(failure.ranks), tuple("–" if rank is None else f"#{rank}" for rank in failure.ranks.values())]
+    )
+    items = "".join(f"<li><b>{escape(key)}</b> {escape(text)}</li>" for key, text in failure.instead)
+    category = f" <small>({escape(failure.case.category)})</small>" if failure.case.category else ""
+    why = f"<p>{escape(failure.why)}</p>" if failure.why else ""
+    return (
+        f"<details><summary>{escape(failure.case.query)}{category}</summary>"
+        f"<p>Missing: <b>{escape(failure.missing)}</b> {escape(failure.text)}</p>{why}{ranks}"
+        f"<p>Results instead:</p><ol>{items}</ol></details>"
+    )

@@ -1,0 +1,148 @@
+"""Files of a folder of notes: finding and reading them, and replacing several of them safely.
+
+Only regular files are read, never through symbolic links. A note is written to a temporary file, synchronised to disk
+and renamed, so that a reader sees the old or the new note and a killed writer leaves no partial one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat as modes
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hybridmem.errors import StoreError
+
+__all__ = ["FolderScan", "NoteWriter", "read_file", "scan"]
+
+_PART = ".part"
+_OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+class FolderScan(NamedTuple):
+    """The files of a folder: notes with their state, temporary files, and files that are not read (path → why)."""
+
+    notes: Mapping[str, os.stat_result]
+    leftovers: list[Path]
+    problems: Mapping[str, str]
+
+
+def scan(folder: Path, /) -> FolderScan:
+    """Every `*.md` below a folder; hidden files and folders are left out."""
+    notes: dict[str, os.stat_result] = {}
+    leftovers: list[Path] = []
+    problems: dict[str, str] = {}
+    for parent, folders, files in os.walk(folder):
+        for name in folders:
+            if not name.startswith(".") and Path(parent, name).is_symlink():
+                problems[_relative(folder, parent, name)] = "it is a symbolic link, which is not followed"
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if name.startswith("."):
+                if name.endswith(_PART):
+                    leftovers.append(Path(parent, name))
+            elif name.endswith(".md"):
+                with suppress(FileNotFoundError):  # removed during the walk
+                    state = Path(parent, name).lstat()
+                    if modes.S_ISREG(state.st_mode):
+                        notes[_relative(folder, parent, name)] = state
+                    else:
+                        problems[_relative(folder, parent, name)] = "it is not a regular file"
+    return FolderScan(notes, leftovers, problems)
+
+
+def _relative(folder: Path, parent: str, name: str) -> str:
+    return Path(parent, name).relative_to(folder).as_posix()
+
+
+def read_file(path: Path, /) -> tuple[bytes, os.stat_result]:
+    """The contents of a regular file, and its state before they were read: a later change is then noticed."""
+    descriptor = os.open(path, _OPEN)
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        state = os.fstat(file.fileno())
+        if not modes.S_ISREG(state.st_mode):
+            raise OSError(f"{path} is not a regular file")
+        return file.read(), state
+
+
+class NoteWriter:
+    """Replaces and removes several notes of a folder together.
+
+    `stage` writes a temporary file; `publish` renames all of them and removes files. Until then nothing has changed,
+    and `discard` removes the temporary files.
+    """
+
+    def __init__(self, folder: Path, /) -> None:
+        self._folder = folder
+        self._staged: dict[str, Path] = {}
+        self._removed: list[str] = []
+
+    def stage(self, path: str, data: bytes, /) -> os.stat_result:
+        """Write the next contents of a note to a temporary file; returns the state that it will have."""
+        full = self._checked(path)
+        part = full.with_name(f".{secrets.token_hex(8)}{_PART}")
+        try:
+            full.parent.mkdir(parents=True, exist_ok=True)
+            self._checked(path)
+            old = self._staged.pop(path, None)
+            if old is not None:
+                old.unlink(missing_ok=True)
+            self._staged[path] = part
+            with part.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                return os.fstat(file.fileno())
+        except OSError as error:
+            raise StoreError(f"cannot write the note {full}: {error}") from error
+
+    def remove(self, path: str, /) -> None:
+        """Remove a note when the others are published."""
+        self._checked(path)
+        self._removed.append(path)
+
+    def _checked(self, path: str) -> Path:
+        """The path of a note whose folders are not symbolic links, so that no file outside the folder is changed."""
+        full = self._folder
+        for name in Path(path).parts[:-1]:
+            full /= name
+            if full.is_symlink():
+                raise StoreError(f"cannot write the note {self._folder / path}: {full} is a symbolic link")
+        return self._folder / path
+
+    def publish(self) -> None:
+        """Rename the temporary files to their notes, remove the others, and synchronise the folders to disk."""
+        folders = set()
+        try:
+            for path in self._removed:
+                if path not in self._staged:
+                    (self._folder / path).unlink(missing_ok=True)
+                    folders.add((self._folder / path).parent)
+            for path, part in list(self._staged.items()):
+                part.replace(self._folder / path)
+                del self._staged[path]
+                folders.add((self._folder / path).parent)
+            for folder in folders:
+                _sync_folder(folder)
+        except OSError as error:
+            raise StoreError(f"cannot write the notes of {self._folder}: {error}") from error
+
+    def discard(self) -> None:
+        """Remove the temporary files."""
+        for part in self._staged.values():
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        self._staged.clear()
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""Failed cases: ranks in each arm, what came instead, the reason in words; in tables, JSON and HTML."""
+
+import pytest
+
+from hybridmem import HybridMemory
+from hybridmem.evaluation.evaluate import Case, evaluate
+from hybridmem.evaluation.failures import find_failures
+from langchain_hybridmem import BM25Retriever, FusionRetriever
+
+
+@pytest.fixture
+def memory():
+    with HybridMemory(embedder=None) as memory:
+        memory.add_many([{"id": f"t{n}", "text": f"tea number {n}"} for n in range(12)])
+        memory.add("Coffee is served at noon <b>daily</b>.", id="coffee")
+        yield memory
+
+
+def test_ranks_and_order_of_failures():
+    cases = [
+        Case("all there", {"a": 1.0}),
+        Case("one of two", {"a": 1.0, "z": 2.0}),
+        Case("none", {"c": 1.0}),
+        Case("not judged", {"a": 0.0}),
+    ]
+    lists = [["a"], ["a", "b"], ["a", "b", "c"], ["b"]]
+    arms = {"x": [["a"], ["b", "z"], ["c"], []]}
+    whole, part = find_failures(cases, lists, arms, name="fused", k=2, limit=9)
+    assert (whole.case.query, whole.missing, whole.ranks) == ("none", "c", {"x": 1, "fused": 3})
+    assert (part.case.query, part.missing, part.ranks) == ("one of two", "z", {"x": 2, "fused": None})
+    assert [key for key, _ in whole.instead] == ["a", "b", "c"]
+    assert [one.missing for one in find_failures(cases, lists, arms, name="fused", k=2, limit=1)] == ["c"]
+
+
+def test_a_memory_explains_its_failures(memory):
+    cases = [Case("Is there tea?", {"coffee": 1.0}, "drinks"), Case("coffee", {"coffee": 1.0})]
+    report = evaluate(memory, cases, failures=5)
+    (failure,) = report.failures
+    assert failure.ranks == {"bm25": None, "fused": None}
+    assert failure.text.startswith("Coffee is served")
+    assert len(failure.instead) == 3
+    assert failure.why.startswith("found by no arm")
+    assert "✗ Is there tea?" in str(report)
+    assert "found by no arm" in report.to_markdown()
+    assert report.to_dict()["failures"][0]["missing"] == "coffee"
+    assert evaluate(memory, cases).failures == ()
+
+
+def test_the_html_report_is_one_safe_page(memory, tmp_path):
+    cases = [Case("Is there <i>tea</i>?", {"coffee": 1.0}, "drinks"), Case("coffee", {"coffee": 1.0}, "drinks")]
+    report = evaluate(memory, cases, failures=5)
+    page = report.to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text("utf-8") == page
+    assert page.count("<svg") == 2
+    assert "&lt;i&gt;tea&lt;/i&gt;" in page
+    assert "<b>daily" not in page
+    assert "http" not in page
+    assert "<script" not in page
+    assert "drinks (2)" in page
+    assert report._repr_html_() in page
+
+
+def test_a_retriever_explains_its_failures():
+    arm = BM25Retriever.from_texts(["green tea", "black tea"], metadatas=[{"id": "g"}, {"id": "b"}])
+    retriever = FusionRetriever(retrievers={"bm25": arm}, id_key="id", k=1)
+    report = evaluate(retriever, [Case("black tea", {"g": 1.0})], id_key="id", failures=1)
+    (failure,) = report.failures
+    assert failure.ranks == {"bm25": 2, "FusionRetriever": None}
+    assert "rank 2 of k=1" in failure.why

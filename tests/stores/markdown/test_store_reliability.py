@@ -1,0 +1,193 @@
+"""Several processes on one folder of notes, killed writers, failing disks, and files that are not notes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hybridmem import HybridMemory
+from hybridmem.core.types import Edge, Memory
+from hybridmem.errors import StoreError
+from hybridmem.stores.markdown.files import NoteWriter
+from hybridmem.stores.markdown.store import MarkdownStore
+from hybridmem.testing.stores import ALL, NOW, Clock, texts
+
+WRITER = """
+import sys
+from hybridmem.core.types import Memory
+from hybridmem.stores.markdown.store import MarkdownStore
+
+folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with MarkdownStore(folder, busy_timeout=60) as store:
+    for number in range(count):
+        (id_,) = store.put([Memory(f"text {name} {number}", id=f"{name}-{number}")])
+        if number % 5 == 4:
+            store.put([Memory(f"changed {name} {number}", id=id_)])
+        print(id_, flush=True)
+"""
+READER = """
+import sys
+from hybridmem.core.protocols import View
+from hybridmem.stores.markdown.store import MarkdownStore
+
+while True:
+    with MarkdownStore(sys.argv[1], busy_timeout=60) as store:
+        store.sync(force=True)
+        list(store.list(view=View()))
+    print("read", flush=True)
+"""
+
+
+def start(script, *arguments):
+    return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+def same_as_files(folder):
+    """Every memory of the index has its note with the same text, and no other file is left."""
+    with MarkdownStore(folder) as store:
+        assert store.check() == []
+        listed = {memory.id: memory.text for memory in store.list(view=ALL)}
+        assert not [path for path in folder.rglob("*") if path.name.endswith(".part")]
+        store.rebuild()
+        assert {memory.id: memory.text for memory in store.list(view=ALL)} == listed
+        return listed
+
+
+def test_two_writers_and_a_reader_lose_nothing(tmp_path):
+    folder, count = tmp_path / "notes", 60
+    MarkdownStore(folder).close()
+    reader = start(READER, folder)
+    writers = [start(WRITER, folder, name, count) for name in ("a", "b")]
+    acknowledged = {id_ for writer in writers for id_ in writer.communicate(timeout=120)[0].split()}
+    reader.kill()
+    reader.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert acknowledged == {f"{name}-{n}" for name in "ab" for n in range(count)}
+    assert same_as_files(folder).keys() == acknowledged
+
+
+def kill_writers(folder, kills):
+    """Kill one of two writers again and again; returns how many acknowledged writes were checked."""
+    acknowledged: set[str] = set()
+    dice = random.Random(7)
+    for number in range(kills):
+        victim = start(WRITER, folder, f"v{number}", 10_000)
+        other = start(WRITER, folder, f"o{number}", 4)
+        assert victim.stdout is not None
+        first = victim.stdout.readline()
+        time.sleep(dice.random() * 0.05)
+        victim.send_signal(signal.SIGKILL)
+        rest = victim.communicate(timeout=60)[0]
+        lines = (first + rest).splitlines()
+        acknowledged |= {line for line in lines if line}
+        acknowledged |= set(other.communicate(timeout=60)[0].split())
+        assert other.returncode == 0
+    stored = same_as_files(folder)
+    assert acknowledged <= stored.keys()
+    return len(acknowledged)
+
+
+def test_killed_writers_lose_no_acknowledged_write(tmp_path):
+    kills = int(os.environ.get("HYBRIDMEM_KILLS", "4"))
+    assert kill_writers(tmp_path / "notes", kills) >= kills
+
+
+def test_two_writers_of_one_note(tmp_path):
+    with MarkdownStore(tmp_path / "notes") as one, MarkdownStore(tmp_path / "notes") as two:
+        one.put([Memory("first", id="a")])
+        two.put([Memory("second", id="a")])
+        assert texts(one.get(["a"], view=NOW)) == ["second"]
+        one.delete(["a"])
+        two.put([Memory("third", id="a")])
+        assert two.delete(["a"]) == 1
+        assert one.delete(["a"]) == 0
+        assert one.check() == two.check() == []
+
+
+@pytest.mark.parametrize("stage", ["stage", "publish"])
+def test_a_failing_write_leaves_index_and_notes_as_they_were(tmp_path, monkeypatch, stage):
+    folder = tmp_path / "notes"
+    with MarkdownStore(folder, clock=Clock()) as store:
+        store.put([Memory("old", id="a"), Memory("B", id="b")])
+        store.link([Edge("a", "b")])
+        before = (folder / "a.md").read_bytes()
+
+        def fail(*_):
+            raise StoreError("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(NoteWriter, stage, fail)
+            for call in (
+                lambda: store.put([Memory("new", id="a")]),
+                lambda: store.unlink([Edge("a", "b")]),
+                lambda: store.erase(["b"]),
+            ):
+                with pytest.raises(StoreError, match="no space"):
+                    call()
+        assert texts(store.get(["a", "b"], view=NOW)) == ["old", "B"]
+        assert store.edges(view=NOW) == [Edge("a", "b")]
+        assert (folder / "a.md").read_bytes() == before
+        assert store.check() == []
+        assert not list(folder.rglob("*.part"))
+
+
+def test_check_compares_the_index_with_the_notes(tmp_path):
+    folder = tmp_path / "notes"
+    with MarkdownStore(folder, clock=Clock()) as store:
+        store.put([Memory("old", id="a", tags=("x",)), Memory("B", id="b")])
+        with store.index.transaction() as log:
+            log.conn.execute("UPDATE bodies SET text = 'other' WHERE seq = 1")
+        assert store.check() == ["a.md: its text differs from the index"]
+        with store.index.transaction() as log:
+            log.conn.execute("DELETE FROM notes WHERE id = 'b'")
+            log.conn.execute("INSERT INTO notes SELECT 'c.md', namespace, 'c', modified, size, digest, status, "
+                             "supersedes, vitals, links FROM notes")  # fmt: skip
+        (folder / "c.md").write_bytes((folder / "a.md").read_bytes())
+        assert any("c.md" in line for line in store.check())
+
+
+def test_leftovers_of_killed_writers_are_removed(tmp_path):
+    folder = tmp_path / "notes"
+    with MarkdownStore(folder) as store:
+        store.put([Memory("A", id="a")])
+        (folder / ".0123.part").write_text("secret")
+        store.sync()
+        assert sorted(path.name for path in folder.iterdir()) == [".hybridmem", "a.md"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="symbolic links and pipes of POSIX")
+def test_links_out_of_the_folder_are_neither_read_nor_written_through(tmp_path):
+    folder, outside = tmp_path / "notes", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.md").write_text("secret")
+    folder.mkdir()
+    (folder / "link.md").symlink_to(outside / "secret.md")
+    (folder / "ana").symlink_to(outside, target_is_directory=True)
+    os.mkfifo(folder / "pipe.md")
+    with MarkdownStore(folder) as store:
+        assert store.ids(view=ALL) == frozenset()
+        assert sorted(line.split(":")[0] for line in store.check()) == ["ana", "link.md", "pipe.md"]
+        with pytest.raises(StoreError, match="is a symbolic link"):
+            store.put([Memory("x", id="x")], namespace="ana")
+        assert store.put([Memory("mine", id="link")]) == ["link"]
+        assert store.ids(view=ALL) == {"link"}
+    assert [path.name for path in outside.iterdir()] == ["secret.md"]
+    assert (outside / "secret.md").read_text() == "secret"
+
+
+def test_a_relative_folder_stays_the_same_after_chdir(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with HybridMemory("notes/", embedder=None) as memory:
+        memory.add("here", id="a")
+        monkeypatch.chdir(tmp_path / "other")
+        memory.add("still here", id="b")
+        assert {found.id for found in memory.search("here")} == {"a", "b"}
+    assert list((tmp_path / "other").iterdir()) == []
+    assert sorted(path.name for path in (tmp_path / "notes").glob("*.md")) == ["a.md", "b.md"]
