@@ -24,7 +24,7 @@ from hybridmem.fusion.merge import (
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
+from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name, take
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence
@@ -214,7 +214,7 @@ class Fusion:
         if self.gate is not None:
             context.lists = self.gate.apply(lists, context)
         ranking = self._merge(context.lists, context, self._pooled(lists, context))
-        stages = self._stages
+        stages = (*self._stages, _matching) if pool is not None and self.complete else self._stages
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
         for stage in stages:
@@ -271,6 +271,17 @@ class Fusion:
         totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
+
+
+def _matching(ranking: Ranking, context: Context) -> Ranking:
+    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    if not ranking.scores or ranking.scores[-1] > 0.0:
+        return ranking
+    if context.trace is not None:
+        for key, score in zip(ranking.keys, ranking.scores, strict=True):
+            if score <= 0.0:
+                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+    return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 
 SLOTS: tuple[Slot, ...] = tuple(

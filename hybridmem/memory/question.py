@@ -77,6 +77,11 @@ def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[C
         candidates.baseline,
         None if window is None else [window[i] for i in places],
         None if previous is None else [position.get(previous[i], -1) for i in places],
+        [
+            link._replace(source=position[link.source], target=position[link.target])
+            for link in candidates.mentions
+            if link.source in position and link.target in position
+        ],
     )
     return kept, [entries[i] for i in places]
 

@@ -45,6 +45,8 @@ class Columns:
     """The parts of evidence that do not depend on the merge; 0 for the others: (parts, cases, candidates)."""
     previous: Ints
     """The column of the previous turn, where that asks a question; the last column for none."""
+    mentions: tuple[tuple[int, int, int, float], ...]
+    """Case, column that mentions, column that is mentioned, weight of the name."""
     sources: Ints
     threads: Ints
     """Numbers of sources and threads, unique over all cases; -1 for none."""
@@ -61,6 +63,8 @@ class Columns:
         """Whether a part of evidence is above 0 for any candidate."""
         if part == "thread":
             return bool((self.threads >= 0).any())
+        if part == "mention":
+            return bool(self.mentions)
         if part == "previous_question":
             return bool((self.previous < self.previous.shape[1] - 1).any())
         return bool(self.evidence[_PARTS.index(part)].any())
@@ -102,6 +106,7 @@ def to_columns(
         in_pool=np.zeros(plain, dtype=np.bool_),
         evidence=np.zeros((len(_PARTS), *plain)),
         previous=np.full(plain, wide - 1, dtype=np.int64),
+        mentions=tuple(_mentions(rows, records)),
         sources=np.full(plain, -1, dtype=np.int64),
         threads=np.full(plain, -1, dtype=np.int64),
         seeds=seeds,
@@ -186,6 +191,18 @@ def _fill_fields(
     _fill_evidence(columns, row, items, record, case)
 
 
+def _mentions(rows: Sequence[CaseCandidates], records: Sequence[Recorded]) -> Iterator[tuple[int, int, int, float]]:
+    for at, (row, record) in enumerate(zip(rows, records, strict=True)):
+        if record.pool is None or not record.pool.candidates.mentions:
+            continue
+        place = {key: column for column, key in enumerate(row.keys)}
+        ids = record.pool.candidates.ids
+        for link in record.pool.candidates.mentions:
+            source, target = place.get(ids[link.source]), place.get(ids[link.target])
+            if source is not None and target is not None:
+                yield at, source, target, link.weight
+
+
 def _fill_evidence(columns: Columns, row: int, items: Sequence[Any], record: Recorded, case: Case) -> None:
     """The values of the parts, from the functions that the recipe itself uses, with merged scores of 1."""
     size = len(items)
@@ -198,7 +215,7 @@ def _fill_evidence(columns: Columns, row: int, items: Sequence[Any], record: Rec
         if found is not None and part == "previous_question":
             applies = np.flatnonzero(found.values)
             columns.previous[row, applies] = previous_positions(turns)[applies]
-        elif found is not None and part != "thread":
+        elif found is not None and part not in ("thread", "mention"):
             columns.evidence[number, row, :size] = found.values
 
 

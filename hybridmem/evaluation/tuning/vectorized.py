@@ -27,7 +27,7 @@ from hybridmem.evaluation.tuning.candidates import Bools, Columns, Floats, Ints
 from hybridmem.evaluation.tuning.settings import Setting
 from hybridmem.fusion.recipe import Fusion, Mode
 from hybridmem.fusion.stages import QualityGate, Spread
-from hybridmem.fusion.stages.evidence import PARTS
+from hybridmem.fusion.stages.evidence import BACKWARD, PARTS
 
 __all__ = ["NORMALISERS", "VectorizedRanking"]
 
@@ -60,7 +60,7 @@ NORMALISERS: dict[str, Callable[[Floats, Bools, Floats], Floats]] = {
 
 
 Floors = tuple[float | None, ...]
-_RELATIONAL = ("thread", "previous_question")
+_RELATIONAL = ("thread", "previous_question", "mention")
 """Parts of evidence that depend on the merged scores of other candidates."""
 
 
@@ -91,6 +91,7 @@ class VectorizedRanking:
         self._seed_count = (recipe.spread or Spread()).seeds
         self._threads, self._thread_count = _tables(columns.threads)
         self._sources = _repeated(columns.sources) if recipe.dedup is not None else None
+        self._pooled = columns.in_pool.any(axis=1, keepdims=True)
         self._best = lru_cache(maxsize=8)(self._compute_best)
         self._gated = lru_cache(maxsize=4)(self._compute_gated)
         self._shares = lru_cache(maxsize=4)(self._compute_shares)
@@ -159,6 +160,8 @@ class VectorizedRanking:
             alive = self._kept(np.where(alive, total, -np.inf)) & alive
         if setting.boost > 0:
             total = total * self._boosted(setting.boost)
+        if self.recipe.complete and setting.mode != "rrf":
+            alive = alive & ((total > 0.0) | ~self._pooled)
         return np.where(alive, total, -np.inf)
 
     def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Scored:
@@ -190,9 +193,20 @@ class VectorizedRanking:
         scores, alive = self._merged(*merge)
         if part == "previous_question":
             return np.asarray(np.take_along_axis(scores, self.columns.previous, axis=1))
+        if part == "mention":
+            return self._mention(np.where(alive, scores, 0.0))
         best = np.zeros(self._thread_count)
         np.maximum.at(best, self._threads.ravel(), np.where(alive, scores, 0.0).ravel())
         return np.asarray(best[self._threads] - scores)
+
+    def _mention(self, scores: Floats) -> Floats:
+        values = np.zeros(scores.shape)
+        if self.columns.mentions:
+            case, source, target = (np.array(c, np.int64) for c in list(zip(*self.columns.mentions, strict=True))[:3])
+            weight = np.array([link[3] for link in self.columns.mentions])
+            np.maximum.at(values, (case, target), weight * scores[case, source])
+            np.maximum.at(values, (case, source), BACKWARD * weight * scores[case, target])
+        return np.minimum(values, 1.0)
 
     def _compute_spread(self, merge: _Merge, evidence: tuple[float, ...], hops: int, decay: float) -> _Scored:
         """The activation by the best seeds of each case, and the candidates with those it adds."""

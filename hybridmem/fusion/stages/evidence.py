@@ -34,7 +34,7 @@ from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, 
 from hybridmem.text.dates import dates_in
 from hybridmem.text.speakers import named_speakers
 
-__all__ = ["PARTS", "Evidence", "Part", "Turns", "previous_positions"]
+__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
 BACKWARD = 0.25

@@ -193,7 +193,7 @@ def test_curves_are_tried_and_written_down(tmp_path):
 def test_every_change_is_named():
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
     new = Setting(
-        "rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, hops=1, decay=0.75, evidence=(0, 0.4, 0, 0, 0, 0), lexical=1
+        "rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, hops=1, decay=0.75, evidence=(0, 0.4, 0, 0, 0, 0, 0), lexical=1
     )
     assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
