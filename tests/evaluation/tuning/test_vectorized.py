@@ -145,12 +145,14 @@ def recipes(draw):
 
 
 def ties(columns, cases, recipe, setting):
-    """Which cases have equal scores before dedup: then either of two may be kept."""
-    scores = VectorizedRanking(columns, cases, recipe=replace(recipe, dedup=None, boost=None)).scores(
-        replace(setting, boost=0.0)
-    )
-    rows = [[round(float(score), 9) for score in row if np.isfinite(score)] for row in scores]
-    return [len(set(row)) < len(row) for row in rows]
+    """Which cases have equal scores before spreading or dedup: then either of two may be a seed or be kept."""
+    plain = VectorizedRanking(columns, cases, recipe=replace(recipe, dedup=None))
+    undecided = [False] * len(cases)
+    for spread in (0.0, setting.spread):
+        for row, scores in enumerate(plain.scores(replace(setting, boost=0.0, spread=spread))):
+            rounded = [round(float(score), 9) for score in scores if np.isfinite(score)]
+            undecided[row] |= len(set(rounded)) < len(rounded)
+    return undecided
 
 
 QUESTION = "When did Ana call, on 14 November 2023?"
