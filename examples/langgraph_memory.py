@@ -28,7 +28,7 @@ class Scripted(BaseChatModel):
     def _llm_type(self) -> str:
         return "scripted"
 
-    def bind_tools(self, tools: Any, *, tool_choice: str | None = None, **_: Any) -> "Scripted":  # noqa: ARG002
+    def bind_tools(self, tools: Any, *, tool_choice: str | None = None, **_: Any) -> Any:  # noqa: ARG002
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
