@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -260,11 +261,13 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
             return None
+        if not threads:
+            settings = replace(settings, thread=0.0)
         return ServerGraph(
             self._namespace,
             settings,
