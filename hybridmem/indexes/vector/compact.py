@@ -206,7 +206,7 @@ class CompactVectors:
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The vector of each id, None where it has none; read from the store unless it was read recently."""
-        new, old = self._cache
+        (new, old), watermark = self._cache, self.watermark
         found = {key: row for key in ids if (row := new.get(key, old.get(key))) is not None}
         missing = [key for key in dict.fromkeys(ids) if key not in found]
         if missing:
@@ -214,7 +214,9 @@ class CompactVectors:
             read = [(key, vector) for key, vector in pairs if vector is not None]
             rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
             found.update(zip((key for key, _ in read), rows, strict=True))
-        self._cache = (found, new) if len(new) > _CACHED else ({**new, **found}, old)
+        with self._lock:
+            if watermark == self.watermark:  # else what was read may have been replaced since
+                self._cache = (dict(found), new) if len(new) > _CACHED else ({**new, **found}, old)
         return [found.get(key) for key in ids]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
