@@ -225,8 +225,11 @@ class SearchView(Protocol):
         """The entries of these memories; None for an id that is not in the view."""
         ...
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
+    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph.
+
+        With `mentions`, a text that mentions a memory by name is linked to it.
+        """
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:

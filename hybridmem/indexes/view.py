@@ -26,6 +26,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.graph.mentions import MentionGraph
 from hybridmem.indexes.graph.names import Mention, Names
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.text.analyzer import Analyzer
@@ -334,9 +335,12 @@ class LocalView:
         information = max(map(self.bm25.idf, terms), default=0.0)
         return min(1.0, information / _RARE) / mention.shared
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph."""
-        return None if self._graph is None else self._graph.snapshot(self.entries, allowed=allowed)
+    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:
+        """A snapshot of the graph; with `mentions` the names in texts are edges, too."""
+        if self._graph is None:
+            return None
+        graph = self._graph.snapshot(self.entries, allowed=allowed)
+        return MentionGraph(graph, self._mentions, allowed) if mentions and self._names else graph
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

@@ -262,7 +262,7 @@ class Engine:
             return []
         if arm == "vector" and self.embedder is not None and query.vector is None:
             query = query._replace(vector=self.embedder.query(query.text))
-        graph = view.graph(query.allowed) if arm == "graph" else None
+        graph = view.graph(query.allowed, mentions=True) if arm == "graph" else None
         if graph is None:
             return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
         seeds = view.search("bm25", query, k=4 * question.k)

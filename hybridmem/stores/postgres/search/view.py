@@ -211,7 +211,7 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:  # noqa: ARG002
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
