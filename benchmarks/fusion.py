@@ -29,11 +29,13 @@ from waiting import slow_arms
 from hybridmem.core.types import ArmList
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import HalfLife, QualityGate, SourceDedup
+from hybridmem.retrievers.arms import FusedArms
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader
 from llamaindex_hybridmem import QueryFusionRetriever
-from llamaindex_hybridmem._conversion import NodeReader, to_arm_list
-from llamaindex_hybridmem._sources import fuse
+from llamaindex_hybridmem._arms import arm_list
+from llamaindex_hybridmem._conversion import NodeReader
+from llamaindex_hybridmem.fusion import nodes_of_ranking
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -122,14 +124,15 @@ def fuse_nodes(size, k=None, *, fresh, bare=False):
     def ours(lists):
         if bare:
             return RECIPE.run(lists[1], reader=READER, now=NOW)
-        return fuse(RECIPE, "?", lists[0], NOW, k).nodes
+        arms = [arm_list(name, results) for name, results in lists[0]]
+        return nodes_of_ranking(FusedArms(RECIPE, arms, READER, query="?", now=NOW, k=k)).nodes
 
     def theirs(lists):
         return old._reciprocal_rerank_fusion({("?", i): found for i, (_, found) in enumerate(lists[0])})[:k]  # noqa: SLF001
 
     def make():
         lists = [("a", nodes(one, scores)), ("b", nodes(two, scores))]
-        return lists, [to_arm_list((name, found, scores)) for name, found in lists]
+        return lists, [arm_list(name, found) for name, found in lists]
 
     rivals = {"ours": ours, "theirs": theirs}
     return medians(rivals, make, rounds=max(31, 3_000 // size), calls=1 if fresh else max(1, 200 // size), fresh=fresh)

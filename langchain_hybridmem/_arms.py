@@ -1,75 +1,78 @@
-"""The arms of a fusion: what each retriever understands, and how it is asked so that scores come back."""
+"""LangChain runnables as arms of a fusion: what each understands, and how it is asked so that scores come back."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableWithFallbacks
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Latency, in_thread
 from hybridmem.errors import ArmError, ConfigError
-from langchain_hybridmem._filtering import check_of, joined, store_filter
-from langchain_hybridmem._runs import Patience
+from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
+from langchain_hybridmem._conversion import with_metadata
+from langchain_hybridmem._filters import check_of, joined, store_filter
 from langchain_hybridmem._scores import Scored, asimilarities, similarities
 
-__all__ = ["Arm", "Brought", "Wish", "are_documents", "arms_of", "documents_of"]
+__all__ = ["Arm", "ArmQuery", "RunnableCall", "ScoredDocuments", "arms_of", "documents_of"]
 
-_NAMES = {
-    "BM25Retriever": "bm25",
-    "VectorRetriever": "vector",
-    "VectorStoreRetriever": "vector",
-    "GraphRetriever": "graph",
-}
-_ASKABLE = frozenset({"k", "filter", "with_scores", "as_of", "namespace", "min_confidence"})
+_KEYWORDS = frozenset({"k", "filter", "with_scores", "as_of", "namespace", "min_confidence"})
 _OURS = "langchain_hybridmem"
 _DOCUMENTS = frozenset({Document})
 
 
-class Wish(NamedTuple):
-    """What a question wants of an arm, beside the query."""
+class ArmQuery(NamedTuple):
+    """One query to an arm, beside its text."""
 
     k: int | None = None
     filter: Any = None
     scores: bool = True
-    more: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
     """`as_of`, `namespace`, `min_confidence`: every arm must understand them."""
-    own: Mapping[str, Any] = {}
-    """This arm's `search_kwargs`: passed on as they are."""
+    search_kwargs: Mapping[str, Any] = {}
+    """This arm's own keywords, passed on as they are."""
 
 
-class Brought(NamedTuple):
-    """An arm's documents, with raw scores where it has them; `given` counts them before the filter."""
+class ScoredDocuments(list[Document]):
+    """A list of documents with their raw scores beside them, so that the documents' metadata stays as it is."""
 
-    documents: list[Document]
-    scores: list[float] | None
-    given: int
-    checked: bool = False
-    """The filter was applied to the results, because the arm does not know filters."""
-    marked: bool = False
-    """The scores came in the documents' metadata, because we asked for them."""
+    __slots__ = ("notes", "scores")
+
+    def __init__(
+        self,
+        documents: Iterable[Document] = (),
+        scores: Sequence[float | None] = (),
+        notes: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__(documents)
+        self.scores: list[float] | None = None if None in scores else cast("list[float]", list(scores))
+        self.notes = notes
+
+    @classmethod
+    def of(cls, scored: Scored, /) -> ScoredDocuments:
+        """The same for pairs of document and score."""
+        return cls([document for document, _ in scored], [score for _, score in scored])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScoredDocuments, (list(self), self.scores if self.scores is not None else [None])
 
 
-class ScoredList(list[Document]):
-    """A list of documents that carries their raw scores beside them."""
-
-    __slots__ = ("scores",)
-
-    def __init__(self, scored: Scored) -> None:
-        super().__init__([document for document, _ in scored])
-        scores = [score for _, score in scored]
-        self.scores: list[float] | None = None if None in scores else cast("list[float]", scores)
+# --- retrievers that stand in for others
 
 
 class _StandIn(BaseRetriever):
-    """Asks another retriever in its own way; the run looks as if that one had been asked."""
+    """Calls another retriever in a different way; in traces its run looks like a run of the other."""
 
     inner: Any
 
@@ -83,22 +86,21 @@ class _StandIn(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         inner = self.inner
-        shown = {"run_manager": run_manager} if inner._new_arg_supported else {}  # noqa: SLF001
-        return cast("list[Document]", inner._get_relevant_documents(query, **shown, **kwargs))  # noqa: SLF001
+        manager = {"run_manager": run_manager} if inner._new_arg_supported else {}  # noqa: SLF001
+        return cast("list[Document]", inner._get_relevant_documents(query, **manager, **kwargs))  # noqa: SLF001
 
 
 class _InThread(_StandIn):
-    """A retriever without async code of its own: asked in a thread, and with keywords, which LangChain would refuse."""
+    """A retriever without async code of its own: called in a thread, with keywords that LangChain would refuse."""
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
         manager = run_manager.get_sync()
-        found = await in_thread(lambda: self._get_relevant_documents(query, run_manager=manager, **kwargs))
-        return cast("list[Document]", found)
+        return await in_thread(lambda: self._get_relevant_documents(query, run_manager=manager, **kwargs))
 
 
-class _AskedWithScores(_StandIn):
+class _WithSimilarities(_StandIn):
     """A plain `vectorstore.as_retriever()`, asked for similarities too."""
 
     def _get_relevant_documents(
@@ -108,7 +110,7 @@ class _AskedWithScores(_StandIn):
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
         **kwargs: Any,
     ) -> list[Document]:
-        return ScoredList(similarities(self.inner.vectorstore, query, **{**self.inner.search_kwargs, **kwargs}))
+        return ScoredDocuments.of(similarities(self.inner.vectorstore, query, **{**self.inner.search_kwargs, **kwargs}))
 
     async def _aget_relevant_documents(
         self,
@@ -117,109 +119,223 @@ class _AskedWithScores(_StandIn):
         run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002
         **kwargs: Any,
     ) -> list[Document]:
-        asked = {**self.inner.search_kwargs, **kwargs}
-        return ScoredList(await asimilarities(self.inner.vectorstore, query, **asked))
+        keywords = {**self.inner.search_kwargs, **kwargs}
+        return ScoredDocuments.of(await asimilarities(self.inner.vectorstore, query, **keywords))
 
 
-def _standing_in(kind: type[_StandIn], retriever: BaseRetriever) -> _StandIn:
+def _stand_in(kind: type[_StandIn], retriever: BaseRetriever) -> _StandIn:
     return kind(inner=retriever, tags=retriever.tags, metadata=retriever.metadata, name=retriever.name)
+
+
+# --- what a runnable is
+
+
+def _is(runnable: Any, kind: type) -> bool:
+    """Whether a runnable really is of this class; a mock only claims to be."""
+    return issubclass(type(runnable), kind)
+
+
+def _inner(runnable: Any) -> Any:
+    """The retriever inside `with_config`, `with_retry`, `bind` and `with_fallbacks`."""
+    while True:
+        if _is(runnable, RunnableBindingBase):
+            runnable = runnable.bound
+        elif _is(runnable, RunnableWithFallbacks):
+            runnable = runnable.runnable
+        else:
+            return runnable
+
+
+def _with_inner(runnable: Any, inner: Any) -> Any:
+    """The same wrappers around another retriever."""
+    if _is(runnable, RunnableBindingBase):
+        return runnable.model_copy(update={"bound": _with_inner(runnable.bound, inner)})
+    if _is(runnable, RunnableWithFallbacks):
+        return runnable.model_copy(update={"runnable": _with_inner(runnable.runnable, inner)})
+    return inner
+
+
+def _prepared(runnable: Any, config: RunnableConfig) -> tuple[Any, RunnableConfig]:
+    """The runnable that a configurable one stands for under this config."""
+    if _is(runnable, DynamicRunnable):
+        return cast("tuple[Any, RunnableConfig]", runnable.prepare(config))
+    inner = _inner(runnable)
+    if _is(inner, DynamicRunnable):
+        own = runnable.config if _is(runnable, RunnableBindingBase) else None
+        return _with_inner(runnable, inner.prepare(merge_configs(own, config))[0]), config
+    return runnable, config
+
+
+def _keywords_of(runnable: Any) -> frozenset[str]:
+    """The keywords of a retriever's search that we know how to use; of a fallback, those that all of them take."""
+    if _is(runnable, RunnableBindingBase):
+        return _keywords_of(runnable.bound)
+    if _is(runnable, RunnableWithFallbacks):
+        return frozenset.intersection(*map(_keywords_of, (runnable.runnable, *runnable.fallbacks)))
+    if _is(runnable, DynamicRunnable):
+        return _keywords_of(runnable.default)
+    if _is(runnable, VectorStoreRetriever):
+        return frozenset({"k", "filter"})
+    if _is(runnable, BaseRetriever):
+        return _KEYWORDS & inspect.signature(runnable._get_relevant_documents).parameters.keys()  # noqa: SLF001
+    return frozenset()
 
 
 def _blocks(runnable: Any) -> bool:
     """A retriever that has no async search of its own, only LangChain's default."""
     return (
-        isinstance(runnable, BaseRetriever)
+        _is(runnable, BaseRetriever)
         and type(runnable).ainvoke is BaseRetriever.ainvoke
-        and type(runnable)._aget_relevant_documents.__qualname__.startswith("BaseRetriever.")  # noqa: SLF001
+        and type(runnable)._aget_relevant_documents is BaseRetriever._aget_relevant_documents  # noqa: SLF001
     )
+
+
+def _is_ours(runnable: Any) -> bool:
+    return any(cls.__module__.partition(".")[0] == _OURS for cls in type(runnable).__mro__)
+
+
+def _is_overridden(runnable: Any) -> bool:
+    """A subclass of ours with a search of its own, which may return a plain list."""
+    return not type(runnable)._get_relevant_documents.__module__.startswith(_OURS)  # noqa: SLF001
+
+
+def _is_plain_store(runnable: Any) -> bool:
+    """A vector store's own retriever, not a subclass with a search of its own."""
+    return (
+        _is(runnable, VectorStoreRetriever)
+        and type(runnable)._get_relevant_documents is VectorStoreRetriever._get_relevant_documents  # noqa: SLF001
+    )
+
+
+# --- arms
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One retriever of a fusion under its name, with what it understands."""
+    """One retriever of a fusion under its name."""
 
     name: str
     place: int
-    runnable: Runnable[str, list[Document]]
-    takes: frozenset[str]
-    ours: bool
-    pace: Patience = field(default_factory=Patience, compare=False)
+    runnable: Any
+    keywords: frozenset[str]
+    latency: Latency = field(default_factory=Latency, compare=False)
 
-    @property
-    def deepens(self) -> bool:
-        """Whether it can be asked for more."""
-        return "k" in self.takes
+    def request(self, text: str, query: ArmQuery, config: RunnableConfig) -> ArmRequest:
+        """How to ask this arm, and how to read its answer."""
+        runnable, config = _prepared(self.runnable, config)
+        inner = _inner(runnable)
+        check, marked = None, False
+        if _is_plain_store(inner):
+            stand_in, keywords, check = self._ask_store(inner, query)
+            runnable = _with_inner(runnable, stand_in)
+        else:
+            known = self.keywords if runnable is self.runnable else _keywords_of(runnable)
+            keywords, check = self._ask_retriever(inner, query, known)
+            if _is_ours(inner) and "with_scores" in known:
+                marked = query.scores and _is_overridden(inner)
+                keywords["with_scores"] = marked
+        keywords.update(query.search_kwargs)
+        call = RunnableCall(runnable, config, keywords)
+        can_deepen = "k" in self.keywords and "k" not in query.search_kwargs
+        read = partial(_hits, arm=self.name, check=check, marked=marked)
+        return ArmRequest(partial(call.now, text), partial(call.later, text), read, can_deepen, self.latency)
 
-    def request(self, wish: Wish, config: RunnableConfig) -> Request:
-        """How to ask this arm: the runnable, its config and keywords, and what to check afterwards."""
-        runnable = self.runnable
-        if isinstance(runnable, DynamicRunnable):
-            runnable, config = runnable.prepare(config)
-        if _is_store(runnable):
-            return _store_request(runnable, wish, config)
-        takes = self.takes if runnable is self.runnable else _takes(runnable)
-        for name in wish.more:
-            if name not in takes:
-                raise ConfigError(f"{name} = {wish.more[name]!r}: arm {self.name!r} does not understand {name!r}")
-        asked: dict[str, Any] = dict(wish.more)
-        if wish.k is not None and "k" in takes:
-            asked["k"] = wish.k
+    def _ask_retriever(
+        self, inner: Any, query: ArmQuery, known: frozenset[str]
+    ) -> tuple[dict[str, Any], Callable[[Document], bool] | None]:
+        check_options(self.name, query.options, known)
+        keywords: dict[str, Any] = dict(query.options)
+        if query.k is not None and "k" in known:
+            keywords["k"] = query.k
+        if query.filter is None:
+            return keywords, None
+        both = joined(getattr(inner, "filter", None), query.filter) if "filter" in known else None
+        if both is None:
+            return keywords, check_of(query.filter)
+        return {**keywords, "filter": both}, None
+
+    def _ask_store(
+        self, retriever: Any, query: ArmQuery
+    ) -> tuple[Any, dict[str, Any], Callable[[Document], bool] | None]:
+        """Ask a vector store: by similarity with scores; by its threshold or MMR as it was set up."""
+        check_options(self.name, query.options, ())
+        keywords: dict[str, Any] = {}
         check = None
-        if wish.filter is not None:
-            told = joined(getattr(runnable, "filter", None), wish.filter) if "filter" in takes else None
-            if told is not None:
-                asked["filter"] = told
-            else:
-                check = check_of(wish.filter)
-        if wish.scores and "with_scores" in takes and (self.ours or _is_ours(runnable)):
-            asked["with_scores"] = True
-        return Request(runnable, config, {**asked, **wish.own}, check)
+        if query.k is not None and retriever.search_type != "mmr":
+            keywords["k"] = max(query.k, retriever.search_kwargs.get("k") or 0)
+        if query.filter is not None and "filter" in retriever.search_kwargs:
+            check = check_of(query.filter)  # the retriever's own filter stays in force: both must hold
+        elif query.filter is not None:
+            given, check = store_filter(retriever.vectorstore, query.filter)
+            if given is not None:
+                keywords["filter"] = given
+        if retriever.search_type != "similarity" or not query.scores:
+            return retriever, keywords, check
+        return _stand_in(_WithSimilarities, retriever), keywords, check
 
 
-class Request(NamedTuple):
-    """One call of an arm, ready to be made in sync or async code."""
+class RunnableCall(NamedTuple):
+    """A call of a runnable, in sync and async code."""
 
-    runnable: Runnable[str, list[Document]]
+    runnable: Any
     config: RunnableConfig
     keywords: dict[str, Any]
-    check: Callable[[Document], bool] | None = None
 
-    def call(self, query: str) -> Any:
-        """Ask, and wait."""
+    def now(self, query: str) -> Any:
+        """Call it and wait; an object that has only an async side runs on a loop of its own."""
+        if not hasattr(self.runnable, "invoke"):
+            return asyncio.run(self.runnable.ainvoke(query, self.config, **self.keywords))
         return self.runnable.invoke(query, self.config, **self.keywords)
 
-    async def acall(self, query: str) -> Any:
-        """Ask on the event loop; what would block it is asked in a thread."""
+    async def later(self, query: str) -> Any:
+        """Call it on the event loop; what would block the loop is called in a thread."""
         runnable = self.runnable
-        if _blocks(runnable):
-            runnable = _standing_in(_InThread, cast("BaseRetriever", runnable))
+        inner = _inner(runnable)
+        if _blocks(inner):
+            runnable = _with_inner(runnable, _stand_in(_InThread, inner))
+        if not hasattr(runnable, "ainvoke"):
+            return await in_thread(partial(self.now, query))
         return await runnable.ainvoke(query, self.config, **self.keywords)
 
-    def read(self, value: Any, arm: str) -> Brought:
-        """What came back, as documents with scores where there are any, after the filter."""
-        documents = documents_of(value, arm)
-        scores = value.scores if isinstance(value, ScoredList) else None
-        if scores is None and self.keywords.get("with_scores"):
-            found = [document.metadata.get("score") for document in documents]
-            scores = None if None in found else cast("list[float]", found)
-        marked = scores is not None and not isinstance(value, ScoredList)
-        given = len(documents)
-        if self.check is not None:
-            keep = list(map(self.check, documents))
-            documents = [document for document, kept in zip(documents, keep, strict=True) if kept]
-            scores = None if scores is None else [s for s, kept in zip(scores, keep, strict=True) if kept]
-        return Brought(documents, scores, given, self.check is not None, marked)
+
+def _hits(value: Any, /, *, arm: str, check: Callable[[Document], bool] | None, marked: bool) -> ArmHits:
+    """An answer as documents with scores where there are any, after the filter.
+
+    marked: the arm wrote its scores into the metadata because we asked for them; they are taken out again.
+    """
+    documents = documents_of(value, arm)
+    scores = value.scores if isinstance(value, ScoredDocuments) else None
+    notes = value.notes if isinstance(value, ScoredDocuments) else None
+    if scores is None and marked:
+        read = [document.metadata.get("score") for document in documents]
+        scores = None if None in read else cast("list[float]", read)
+        documents = [
+            with_metadata(document, {name: v for name, v in document.metadata.items() if name != "score"})
+            for document in documents
+        ]
+    returned = len(documents)
+    if check is None:
+        return ArmHits(documents, scores, returned, notes=notes)
+    keep = [place for place, document in enumerate(documents) if check(document)]
+    lines = None if notes is None else partial(_chosen, notes, keep)
+    return ArmHits(
+        [documents[place] for place in keep],
+        None if scores is None else [scores[place] for place in keep],
+        returned,
+        filtered=True,
+        notes=lines,
+    )
 
 
-def are_documents(value: Any, /) -> bool:
-    """Whether an answer is what it should be, so that nothing need be done."""
-    return type(value) is list and _DOCUMENTS.issuperset(map(type, value))
+def _chosen(notes: Callable[[], Sequence[str]], places: Sequence[int]) -> list[str]:
+    lines = notes()
+    return [lines[place] for place in places]
 
 
 def documents_of(value: Any, arm: str, /) -> list[Document]:
-    """An arm's answer as a list of documents: bare strings become documents, anything else is an error that says so."""
-    if are_documents(value):
-        return value  # type: ignore[no-any-return]
+    """An arm's answer as a list of documents: bare strings become documents, anything else is an error."""
+    if isinstance(value, list) and _DOCUMENTS.issuperset(map(type, value)):
+        return value
     if value is None or isinstance(value, str | Mapping | Document) or not isinstance(value, Iterable):
         kind = "None" if value is None else f"a {type(value).__name__}"
         raise ArmError(f"arm {arm!r} returned {kind}: a retriever returns a list of Documents", arm=arm)
@@ -235,66 +351,19 @@ def _document(item: Any, arm: str) -> Document:
     raise ArmError(f"arm {arm!r} returned a list with a {kind}: a retriever returns Documents or texts", arm=arm)
 
 
-def arms_of(retrievers: Sequence[Any] | Mapping[str, Any], /) -> tuple[Arm, ...]:
-    """The arms under their names: a mapping's keys, or what kind of retriever each is ("bm25", "vector", …)."""
-    if isinstance(retrievers, Mapping):
-        named = list(retrievers.items())
-    elif isinstance(retrievers, Sequence) and not isinstance(retrievers, str):
-        named = list(zip(_names(retrievers), retrievers, strict=True))
-    else:
-        raise ConfigError(f"retrievers = {retrievers!r} is not allowed: a list of retrievers, or a dict of named ones")
-    for name, retriever in named:
-        if not isinstance(retriever, Runnable):
+def arms_of(retrievers: Sequence[Any] | Mapping[str, Any], /) -> dict[str, Arm]:
+    """The arms by name: a mapping's keys, or the kind of each retriever."""
+    arms = {}
+    for place, (name, retriever) in enumerate(named_arms(retrievers, _name_of), start=1):
+        if not (callable(getattr(retriever, "invoke", None)) or callable(getattr(retriever, "ainvoke", None))):
             kind = type(retriever).__name__
             raise ConfigError(f"retriever {name!r} is a {kind}: a Runnable from str to list[Document] is needed")
-    return tuple(Arm(str(n), i, r, _takes(r), _is_ours(r)) for i, (n, r) in enumerate(named, start=1))
+        arms[name] = Arm(name, place, retriever, _keywords_of(retriever))
+    return arms
 
 
-def _names(retrievers: Sequence[Any]) -> list[str]:
-    names: list[str] = []
-    for place, retriever in enumerate(retrievers, start=1):
-        kinds = [_NAMES[cls.__name__] for cls in type(retriever).__mro__ if cls.__name__ in _NAMES]
-        name = kinds[0] if kinds else f"retriever_{place}"
-        names.append(name if name not in names else f"{name}_{place}")
-    return names
-
-
-def _is_ours(runnable: Any) -> bool:
-    return any(cls.__module__.partition(".")[0] == _OURS for cls in type(runnable).__mro__)
-
-
-def _takes(runnable: Any) -> frozenset[str]:
-    """The keywords of a retriever's search that we know how to use."""
-    if isinstance(runnable, VectorStoreRetriever):
-        return frozenset({"k", "filter"})
-    if isinstance(runnable, BaseRetriever):
-        return _ASKABLE & inspect.signature(runnable._get_relevant_documents).parameters.keys()  # noqa: SLF001
-    return frozenset()
-
-
-def _is_store(runnable: Any) -> bool:
-    """A vector store's own retriever, not a subclass with a search of its own."""
-    return (
-        isinstance(runnable, VectorStoreRetriever)
-        and type(runnable)._get_relevant_documents is VectorStoreRetriever._get_relevant_documents  # noqa: SLF001
-    )
-
-
-def _store_request(retriever: Any, wish: Wish, config: RunnableConfig) -> Request:
-    """Ask a vector store: by similarity with scores; by its threshold or MMR as it was set up."""
-    for name in wish.more:
-        raise ConfigError(f"{name} = {wish.more[name]!r}: a plain vector store does not understand {name!r}")
-    asked: dict[str, Any] = {}
-    check = None
-    if wish.k is not None and retriever.search_type != "mmr":
-        asked["k"] = max(wish.k, retriever.search_kwargs.get("k") or 0)
-    if wish.filter is not None and "filter" in retriever.search_kwargs:
-        check = check_of(wish.filter)  # the retriever's own filter stays in force: both must hold
-    elif wish.filter is not None:
-        given, check = store_filter(retriever.vectorstore, wish.filter)
-        if given is not None:
-            asked["filter"] = given
-    asked.update(wish.own)
-    if retriever.search_type != "similarity" or not wish.scores:
-        return Request(retriever, config, asked, check)
-    return Request(_standing_in(_AskedWithScores, retriever), config, asked, check)
+def _name_of(runnable: Any) -> str | None:
+    inner = _inner(runnable)
+    if _is(inner, DynamicRunnable):
+        inner = _inner(inner.default)
+    return next((ARM_NAMES[cls.__name__] for cls in type(inner).__mro__ if cls.__name__ in ARM_NAMES), None)

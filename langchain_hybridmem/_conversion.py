@@ -1,8 +1,8 @@
-"""Documents as the core sees them, and back: the only place that maps between LangChain documents and rankings."""
+"""Conversion between LangChain documents, rankings and memories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from operator import attrgetter
@@ -12,11 +12,9 @@ from langchain_core.documents import Document
 
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
+from langchain_hybridmem._types import IdKey
 
 __all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
-
-IdKey = str | Callable[[Document], Hashable] | None
-"""What tells two documents apart: a metadata key, a function of the document, or None for `Document.id`, then text."""
 
 _METADATA = attrgetter("metadata")
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}

@@ -1,4 +1,4 @@
-"""A retriever of retrievers as a run: children get the caller's config, are child runs, and errors are told to both."""
+"""Retrievers over other retrievers as LangChain runs: children get the caller's config and are child runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,9 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from hybridmem.core.fanout import INLINE_BELOW, Latency
+from hybridmem.core.fanout import in_thread
 
-__all__ = ["Lane", "ParentRetriever", "Patience", "RunManager", "child_config"]
-
-HICCUP = 0.0001
-BUSY = 0.01
-"""Seconds that a busy machine may take a quick arm's turn away."""
+__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config"]
 
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
@@ -30,71 +26,57 @@ AsyncWork = Callable[[AsyncCallbackManagerForRetrieverRun, RunnableConfig], Awai
 
 
 class ParentRetriever(BaseRetriever):
-    """What `BaseRetriever.invoke` does, and more: the config (`configurable`, `max_concurrency`) reaches the children.
+    """`BaseRetriever.invoke`, with the config (`configurable`, `max_concurrency`) passed on to the children.
 
     The tracing parameters (`ls_retriever_name`) stay with this run, so that children show only their own.
     """
 
     def _in_run(self, query: str, config: RunnableConfig | None, kwargs: dict[str, Any], work: Work) -> list[Document]:
         config = ensure_config(config)
-        manager = CallbackManager.configure(
-            config.get("callbacks"),
-            None,
-            kwargs.pop("verbose", False),
-            config.get("tags"),
-            self.tags,
-            config.get("metadata"),
-            self.metadata,
-        )
+        manager = CallbackManager.configure(*_callback_settings(self, config, kwargs))
         manager.metadata = {**self._get_ls_params(), **manager.metadata}
         name = config.get("run_name") or self.get_name()
         run = manager.on_retriever_start(None, query, name=name, run_id=_run_id(config, kwargs))
         try:
-            found = work(run, config)
+            documents = work(run, config)
         except Exception as error:
             run.on_retriever_error(error)
             raise
-        run.on_retriever_end(found)
-        return found
+        run.on_retriever_end(documents)
+        return documents
 
     async def _in_arun(
         self, query: str, config: RunnableConfig | None, kwargs: dict[str, Any], work: AsyncWork
     ) -> list[Document]:
         config = ensure_config(config)
-        manager = AsyncCallbackManager.configure(
-            config.get("callbacks"),
-            None,
-            kwargs.pop("verbose", False),
-            config.get("tags"),
-            self.tags,
-            config.get("metadata"),
-            self.metadata,
-        )
+        manager = AsyncCallbackManager.configure(*_callback_settings(self, config, kwargs))
         manager.metadata = {**self._get_ls_params(), **manager.metadata}
         name = config.get("run_name") or self.get_name()
         run = await manager.on_retriever_start(None, query, name=name, run_id=_run_id(config, kwargs))
         try:
-            found = await work(run, config)
+            documents = await work(run, config)
         except Exception as error:
             await run.on_retriever_error(error)
             raise
-        await run.on_retriever_end(found)
-        return found
+        await run.on_retriever_end(documents)
+        return documents
+
+
+def _callback_settings(retriever: BaseRetriever, config: RunnableConfig, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        config.get("callbacks"),
+        None,
+        kwargs.pop("verbose", False),
+        config.get("tags"),
+        retriever.tags,
+        config.get("metadata"),
+        retriever.metadata,
+    )
 
 
 def _run_id(config: RunnableConfig, kwargs: dict[str, Any]) -> UUID | None:
-    """The run's id where the caller chose one; taken out of the keywords, because the search does not know it."""
+    """The run's id where the caller chose one; taken out of the keywords, because the search does not take it."""
     return kwargs.pop("run_id", None) or config.get("run_id")
-
-
-class Patience(Latency):
-    """A pace that forgives one hiccup of a busy machine: a quick arm becomes slow by two slow calls, not by one."""
-
-    __slots__ = ()
-
-    def took(self, seconds: float) -> None:
-        """Remember a duration."""
-        super().took(min(seconds, max(3 * self.seconds, HICCUP)))
 
 
 def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm: str | None = None) -> RunnableConfig:
@@ -111,31 +93,32 @@ def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm:
     return child  # type: ignore[return-value]
 
 
-class Lane:
-    """Whether all retrievers are so quick that threads would only cost: learned from how long they take."""
+class SearchRetriever(BaseRetriever):
+    """A retriever with a sync and an async search. A subclass that overrides only the sync search gets it in both.
 
-    __slots__ = ("_paces", "_slow", "quick")
+    Otherwise code such as a per-user filter in `_get_relevant_documents` would not run in async programs.
+    """
 
-    def __init__(self) -> None:
-        self.quick = False
-        self._slow = 0
-        self._paces: list[Patience] = []
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
+    ) -> list[Document]:
+        if not _sync_search_is_newer(type(self)):
+            return await self._asearch(query, run_manager, **kwargs)
+        if self._new_arg_supported and run_manager is not None:
+            kwargs["run_manager"] = run_manager.get_sync()
+        return await in_thread(lambda: self._get_relevant_documents(query, **kwargs))
 
-    def paces(self, count: int) -> list[Patience]:
-        """One pace for each retriever."""
-        if len(self._paces) != count:
-            self._paces = [Patience() for _ in range(count)]
-        return self._paces
+    async def _asearch(
+        self, query: str, run_manager: AsyncCallbackManagerForRetrieverRun | None, **kwargs: Any
+    ) -> list[Document]:
+        raise NotImplementedError
 
-    def learn(self) -> None:
-        """After a fan-out: tell whether all of them are quick."""
-        self.quick = all(pace.seconds < INLINE_BELOW for pace in self._paces)
 
-    def took(self, seconds: float) -> None:
-        """After a turn without threads: one slow turn may be a hiccup of a busy machine, several are slow arms."""
-        if seconds < INLINE_BELOW:
-            self._slow = 0
-            return
-        self._slow += 2 if seconds > BUSY else 1
-        if self._slow > 3:  # noqa: PLR2004  two that plainly waited, or four that took long
-            self.quick, self._slow, self._paces = False, 0, []
+def _sync_search_is_newer(cls: type) -> bool:
+    """Whether a user's subclass overrides the sync search and no class after it the async one."""
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] == __package__ or "_aget_relevant_documents" in vars(base):
+            return False
+        if "_get_relevant_documents" in vars(base):
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""Vector stores asked with scores: whatever a store answers (distance or similarity) becomes a cosine similarity.
+"""Scores of LangChain vector stores as cosines: distances and similarities of every kind are converted.
 
 For vectors of length 1:  cosine distance d → 1 − d;  squared l2 d² → 1 − d²/2;  l2 d → 1 − d²/2;  ip as Chroma
 gives it (1 − dot) → 1 − d;  ip as pgvector gives it (−dot) → −d.
@@ -15,7 +15,7 @@ from langchain_core.vectorstores import VectorStore
 from hybridmem.core.fanout import in_thread
 from hybridmem.indexes.vector.chroma import similarity_in
 
-__all__ = ["Scored", "asimilarities", "similarities"]
+__all__ = ["Scored", "asearch_store", "asimilarities", "search_store", "similarities"]
 
 Scored = list[tuple[Document, float | None]]
 """Documents best first with their similarity, None where the store has no scores at all."""
@@ -51,14 +51,49 @@ async def asimilarities(
 ) -> Scored:
     """`similarities` without blocking the loop: the store's own async search where it is one, else a thread."""
     if _computes_inline(vectorstore):
-        found: Scored = await in_thread(lambda: similarities(vectorstore, query, k=k, filter=filter, **kwargs))
-        return found
+        return await in_thread(lambda: similarities(vectorstore, query, k=k, filter=filter, **kwargs))
     asked = _keywords(k, filter, kwargs)
     try:
         raw = await vectorstore.asimilarity_search_with_score(query, **asked)
     except NotImplementedError:
         return [(document, None) for document in await vectorstore.asimilarity_search(query, **asked)]
     return _converted(vectorstore, raw)
+
+
+def search_store(vectorstore: VectorStore, query: str, /, *, search_type: str, keywords: dict[str, Any]) -> Scored:
+    """Search as `as_retriever(search_type=…)` does, with similarities beside the documents."""
+    if search_type == "similarity":
+        return similarities(vectorstore, query, **keywords)
+    if search_type == "mmr":
+        documents = vectorstore.max_marginal_relevance_search(query, **_mmr(keywords))
+    else:
+        documents = [hit for hit, _ in vectorstore.similarity_search_with_relevance_scores(query, **keywords)]
+    return _with_scores(documents, similarities(vectorstore, query, **_candidates(keywords)))
+
+
+async def asearch_store(
+    vectorstore: VectorStore, query: str, /, *, search_type: str, keywords: dict[str, Any]
+) -> Scored:
+    """The same without blocking the event loop."""
+    if search_type == "similarity":
+        return await asimilarities(vectorstore, query, **keywords)
+    return await in_thread(lambda: search_store(vectorstore, query, search_type=search_type, keywords=keywords))
+
+
+def _mmr(keywords: dict[str, Any]) -> dict[str, Any]:
+    """MMR chooses among the `fetch_k` nearest: at least as many as are wanted."""
+    return {**keywords, "fetch_k": max(keywords.get("fetch_k", 20), keywords["k"])}
+
+
+def _candidates(keywords: dict[str, Any]) -> dict[str, Any]:
+    """The plain search whose hits include all documents that MMR or a threshold can choose."""
+    plain = {name: value for name, value in keywords.items() if name not in ("lambda_mult", "score_threshold")}
+    return {**plain, "k": max(plain.pop("fetch_k", 20), plain["k"])}
+
+
+def _with_scores(documents: Sequence[Document], scored: Scored) -> Scored:
+    scores = {(document.id, document.page_content): score for document, score in scored}
+    return [(document, scores.get((document.id, document.page_content))) for document in documents]
 
 
 def _keywords(k: int, filter: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +142,7 @@ def _class_names(vectorstore: VectorStore) -> set[str]:
 
 
 def _user_rule(vectorstore: VectorStore) -> Conversion | None:
-    """`relevance_score_fn=` given to Chroma or FAISS: the user's word counts."""
+    """`relevance_score_fn=` given to Chroma or FAISS: the user's choice has priority."""
     return getattr(vectorstore, "override_relevance_score_fn", None)
 
 
@@ -155,5 +190,5 @@ def _base_rule(vectorstore: VectorStore) -> Conversion | None:
 
 
 def _by_order(scores: Sequence[float]) -> Conversion:
-    """An unknown store: results come best first, so scores that rise are distances."""
+    """For an unknown store: results come best first, so scores that rise are distances."""
     return _one_minus if len(scores) > 1 and scores[0] < scores[-1] else _same

@@ -1,4 +1,4 @@
-"""What our retrievers share in the setting up and in the asking: every mistake is a ConfigError that says what goes."""
+"""Validation of settings that our retrievers share: every mistake is a ConfigError that says what is allowed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from typing import Any, NamedTuple
 from langchain_core.documents import Document
 from pydantic import BaseModel, ValidationError
 
+from hybridmem.core import validation
 from hybridmem.errors import ConfigError
 
-__all__ = ["Kept", "asked_of", "check_k", "clear_errors", "documents_of_texts", "refuse_unknown"]
+__all__ = [
+    "Built",
+    "call_settings",
+    "check_k",
+    "check_query",
+    "clear_errors",
+    "documents_of_texts",
+    "refuse_unknown",
+]
 
-_OF_MEMORY = ("as_of", "namespace")
+_MEMORY_ONLY = ("as_of", "namespace")
 
 
-class Kept(NamedTuple):
-    """What a retriever's documents became, and by which settings.
+class Built(NamedTuple):
+    """The index that a retriever built from its documents, and the settings that it was built with.
 
-    A retriever made from another's fields, as by `configurable_fields`, takes them over; it makes them anew only where
+    A retriever made from another's fields, as by `configurable_fields`, takes it over; it builds its own only where
     these settings differ.
     """
 
-    things: Any
-    how: tuple[Any, ...]
+    index: Any
+    settings: tuple[Any, ...]
 
 
 def refuse_unknown(cls: type[BaseModel], settings: Mapping[str, Any], /) -> None:
@@ -36,14 +45,21 @@ def refuse_unknown(cls: type[BaseModel], settings: Mapping[str, Any], /) -> None
 
 
 def check_k(k: Any, /) -> None:
-    """Refuse a number of results that cannot be; None is all."""
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
-        raise ConfigError(f"k = {k!r} is not allowed: a whole number from 1 up, or None for all")
+    """Validate a number of results; None means all."""
+    if k is not None:
+        validation.k(k)
+
+
+def check_query(query: Any, /) -> str:
+    """Validate a query."""
+    if not isinstance(query, str):
+        raise ConfigError(f"query = {validation.display(query)} is not allowed: invoke takes the query as a str")
+    return query
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What pydantic refuses, told as the other mistakes are."""
+    """Turn pydantic's validation errors into ConfigErrors."""
     try:
         yield
     except ValidationError as error:
@@ -52,17 +68,17 @@ def clear_errors() -> Iterator[None]:
         raise ConfigError(f"{where} = {first['input']!r} is not allowed: {first['msg']}") from error
 
 
-def asked_of(retriever: Any, names: Sequence[str], said: Mapping[str, Any], /) -> dict[str, Any]:
-    """One question's settings: what was said in the call, else what was set up."""
-    for name in said:
+def call_settings(retriever: Any, names: Sequence[str], given: Mapping[str, Any], /) -> dict[str, Any]:
+    """The settings of one call: those given to it, else those of the constructor."""
+    for name in given:
         if name not in names:
             raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(names)}")
-    given = {name: value for name, value in said.items() if value is not None}
-    asked = {**{name: getattr(retriever, name) for name in names}, **given}
-    for name in _OF_MEMORY:
-        if asked[name] is not None and retriever.memory is None:
-            raise ConfigError(f"{name} = {asked[name]!r}: only a memory understands {name!r}")
-    return asked
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = {**{name: getattr(retriever, name) for name in names}, **chosen}
+    for name in _MEMORY_ONLY:
+        if settings[name] is not None and retriever.memory is None:
+            raise ConfigError(f"{name} = {settings[name]!r}: only a memory understands {name!r}")
+    return settings
 
 
 def documents_of_texts(

@@ -1,51 +1,76 @@
-"""BM25Retriever: exact, live BM25 over documents or a memory, with the parameters of LangChain's class of that name."""
+"""BM25Retriever: exact BM25 over documents or a memory, with the parameters of LangChain's class of that name."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field
+from typing_extensions import Unpack
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.bm25.documents import WEIGHTS, check_k
-from hybridmem.retrievers.lexical import Engine, Shelf, Words
+from hybridmem.indexes.bm25.documents import WEIGHTS
+from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
+from hybridmem.retrievers.lexical import Engine, LexicalCorpus, LexicalHit, LexicalSettings
+from langchain_hybridmem._arms import ScoredDocuments
 from langchain_hybridmem._conversion import to_document, with_metadata
-from langchain_hybridmem._filtering import check_of
-from langchain_hybridmem._settings import Kept, asked_of, clear_errors, documents_of_texts, refuse_unknown
+from langchain_hybridmem._filters import check_of
+from langchain_hybridmem._runs import SearchRetriever
+from langchain_hybridmem._settings import Built, call_settings, clear_errors, documents_of_texts
+from langchain_hybridmem._types import FilterOption, HybridMemory, TimeOption
 
-__all__ = ["BM25Retriever"]
+if TYPE_CHECKING:
+    from langchain_hybridmem._keywords import BM25Call, BM25Settings, MemoryBM25Settings
+
+__all__ = ["BM25Retriever", "CorpusScores"]
 
 Self = TypeVar("Self", bound="BM25Retriever")
 _CALL = ("k", "filter", "with_scores", "as_of", "namespace")
-_OF_MEMORY = ("as_of", "namespace")
+_MEMORY_ONLY = ("as_of", "namespace")
+_LEXICAL = {
+    "engine": "engine",
+    "k1": "k1",
+    "b": "b",
+    "language": "language",
+    "preprocess_func": "terms",
+    "bm25_variant": "variant",
+    "bm25_params": "params",
+}
+"""Settings of the lexical engine, and their names in LexicalSettings."""
+
+log = logging.getLogger(__name__)
 
 
-class BM25Retriever(BaseRetriever):
-    """Words, exact and live: documents can be added, deleted, filtered and kept in a file.
+class BM25Retriever(SearchRetriever):
+    """Exact BM25 over documents, which can be added, deleted, filtered and kept in a file.
 
     >>> retriever = BM25Retriever.from_texts(["Ana moved to Lisbon", "Bo drinks tea"], k=1)
     >>> [document.page_content for document in retriever.invoke("Who moved?")]
     ['Ana moved to Lisbon']
 
     Changing the import from LangChain's class is enough. What differs: words are folded and stemmed, a document that
-    shares no word with the query is not a result, and an empty corpus is legal. `engine="rank-bm25"` gives the old
-    ranking exactly. `k`, `filter` and `with_scores` can be set here and said again in `invoke(query, …)`.
+    shares no word with the query is not a result, and an empty corpus is allowed. `engine="rank-bm25"` gives the
+    original's ranking exactly. `k`, `filter` and `with_scores` can be set here and again in `invoke(query, …)`.
+    Unknown settings are ignored, as the original does, and logged.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     documents: list[Document] | None = Field(default=None, repr=False, exclude=True)
-    """Documents to begin with; `add_documents` and `delete` change them later."""
-    memory: Any = None
-    """A HybridMemory to ask instead."""
+    """Documents to begin with; `add_documents` and `delete` change them later. `docs=` is another name for it."""
+    memory: HybridMemory | None = None
+    """A HybridMemory to search instead."""
     k: int = 4
-    filter: Any = None
+    filter: FilterOption | None = None
     """`{"lang": "en"}` or a function of the document."""
     with_scores: bool = False
     """Put the BM25 score into `metadata["score"]`, on copies."""
@@ -63,34 +88,62 @@ class BM25Retriever(BaseRetriever):
     fields: dict[str, str] = Field(default_factory=dict)
     """Metadata that is searched too: `{"title": "headline", "tags": "topics"}`. A title's words count twice."""
     persist_path: str | Path | None = None
-    """A file that keeps the documents and the index; what it holds already is there again. For one process."""
-    as_of: Any = None
+    """A SQLite file that keeps the documents and the index; documents in it are loaded. For one process."""
+    as_of: TimeOption = None
     namespace: str | None = None
 
-    kept: Kept | None = Field(default=None, repr=False, exclude=True)
-    """What `documents` became, for a retriever that is made from this one's fields."""
+    built: Built | None = Field(default=None, repr=False, exclude=True)
+    """The index over `documents`, for a retriever that is made from this one's fields."""
 
-    if not TYPE_CHECKING:  # type checkers read the fields above instead
+    if TYPE_CHECKING:  # type checkers read the fields above, and the keywords of one call
+
+        def invoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
+
+        async def ainvoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
+
+    else:
 
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
-            words = _checked(type(self), settings)
+            vectorizer = settings.pop("vectorizer", None)
+            if "docs" in settings:
+                settings["documents"] = settings.pop("docs")
+            ignored = [name for name in settings if name not in type(self).model_fields]
+            if ignored:
+                log.warning("%s ignores unknown settings: %s", type(self).__name__, ", ".join(ignored))
+            if "k" in settings:
+                settings["k"] = _coerced(settings["k"])
+            lexical = _checked(settings)
             with clear_errors():
                 super().__init__(**settings)
-            if self.memory is None:
-                self.kept = self._shelved(words)
-                self.documents = None  # the shelf has them
+            if self.memory is not None:
+                return
+            if vectorizer is not None:
+                self.preprocess_func = self.preprocess_func or str.split  # the original's default
+                self.built = Built(_GivenVectorizer(vectorizer, self.documents or [], self.preprocess_func), ())
+            else:
+                self.built = self._build(lexical)
+                self.preprocess_func = self.preprocess_func or lexical.analyzer
+            self.documents = None  # the corpus has them
 
-    def _shelved(self, words: Words) -> Kept:
-        known, how = None if self.documents is not None else self.kept, (words, self.fields)
-        if known is not None and known.how == how:
-            return known
-        path = self.persist_path if known is None else None
-        shelf = Shelf.at(path, words, write=_plain, read=_document)
-        shelf.begin(self._rows((self.documents or []) if known is None else known.things.items))
-        return Kept(shelf, how)
+    def _build(self, lexical: LexicalSettings) -> Built:
+        before = None if self.documents is not None else self.built
+        if before is not None and before.settings in ((), (lexical, self.fields)):
+            return before
+        path = self.persist_path if before is None else None
+        corpus = LexicalCorpus.at(path, lexical, write=_plain, read=_document)
+        corpus.begin(self._rows((self.documents or []) if before is None else before.index.items))
+        return Built(corpus, (lexical, self.fields))
 
-    # --- ways in
+    # --- constructors
 
     @classmethod
     def from_texts(
@@ -98,56 +151,84 @@ class BM25Retriever(BaseRetriever):
         texts: Iterable[str],
         metadatas: Iterable[Mapping[str, Any]] | None = None,
         ids: Iterable[str | None] | None = None,
-        **settings: Any,
+        bm25_params: dict[str, Any] | None = None,
+        preprocess_func: Callable[[str], list[str]] | None = None,
+        **settings: Unpack[BM25Settings],
     ) -> Self:
         """Over texts, with metadata and ids when given."""
-        return cls(documents=documents_of_texts(texts, metadatas, ids), **settings)
+        documents = documents_of_texts(texts, metadatas, ids)
+        return cls(documents=documents, bm25_params=bm25_params, preprocess_func=preprocess_func, **settings)
 
     @classmethod
-    def from_documents(cls: type[Self], documents: Iterable[Document], **settings: Any) -> Self:
-        """Over documents; one with the id of an earlier one replaces it."""
-        return cls(documents=list(documents), **settings)
+    def from_documents(
+        cls: type[Self],
+        documents: Iterable[Document],
+        *,
+        bm25_params: dict[str, Any] | None = None,
+        preprocess_func: Callable[[str], list[str]] | None = None,
+        **settings: Unpack[BM25Settings],
+    ) -> Self:
+        """Over documents; two with the same id stay two."""
+        return cls(documents=list(documents), bm25_params=bm25_params, preprocess_func=preprocess_func, **settings)
 
     @classmethod
-    def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
+    def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryBM25Settings]) -> Self:
         """Over a HybridMemory: its BM25 arm alone, with raw scores."""
         return cls(memory=memory, **settings)
 
-    # --- changing the documents
+    # --- documents
 
     @property
     def docs(self) -> list[Document]:
-        """All documents, in the order in which they came."""
-        return self._own().items
+        """All documents, in the order in which they were added."""
+        if self.built is None:
+            raise ConfigError("this BM25Retriever has no documents of its own: its memory has them")
+        items: list[Document] = self.built.index.items
+        return items
+
+    @property
+    def vectorizer(self) -> Any:
+        """An object with rank-bm25's `get_scores(terms)` and `get_top_n(terms, documents, n)`, over `docs`.
+
+        It is the one that was given, rank-bm25's own with that engine, else `CorpusScores` with our scores.
+        """
+        if self.built is None:
+            return None
+        index = self.built.index
+        if isinstance(index, _GivenVectorizer):
+            return index.vectorizer
+        if isinstance(index.index, RankBM25Index):
+            return index.index.vectorizer
+        return CorpusScores(index)
 
     def add_documents(self, documents: Sequence[Document], /) -> list[str]:
-        """Add documents, or replace those of the same id; the next query sees them. Gives the ids to delete them by."""
-        return self._own().put(self._rows(documents))
+        """Add documents, or replace those of the same id; returns the ids to delete them by."""
+        return self._corpus().put(self._rows(documents))
 
     async def aadd_documents(self, documents: Sequence[Document], /) -> list[str]:
         """The same without blocking the event loop."""
-        added: list[str] = await in_thread(lambda: self.add_documents(documents))
-        return added
+        return await in_thread(lambda: self.add_documents(documents))
 
     def delete(self, ids: Sequence[str], /) -> bool:
-        """Take documents out by their ids; False when none was there."""
-        return self._own().remove(ids) > 0
+        """Remove documents by their ids; False when none was there."""
+        return self._corpus().remove(ids) > 0
 
     async def adelete(self, ids: Sequence[str], /) -> bool:
         """The same without blocking the event loop."""
-        deleted: bool = await in_thread(lambda: self.delete(ids))
-        return deleted
+        return await in_thread(lambda: self.delete(ids))
 
-    def _own(self) -> Shelf[Document]:
-        if self.kept is None:
+    def _corpus(self) -> LexicalCorpus[Document]:
+        if self.built is None:
             raise ConfigError("this BM25Retriever has no documents of its own: change them in its memory")
-        shelf: Shelf[Document] = self.kept.things
-        return shelf
+        if isinstance(self.built.index, _GivenVectorizer):
+            raise ConfigError("a BM25Retriever with a vectorizer= of its own cannot be changed: make a new one")
+        corpus: LexicalCorpus[Document] = self.built.index
+        return corpus
 
     def _rows(self, documents: Sequence[Document]) -> list[tuple[str | None, dict[str, str], Document]]:
-        return [(document.id, self._words(document), document) for document in documents]
+        return [(document.id, self._fields_of(document), document) for document in documents]
 
-    def _words(self, document: Document) -> dict[str, str]:
+    def _fields_of(self, document: Document) -> dict[str, str]:
         texts = {"text": document.page_content}
         for field, name in self.fields.items():
             value = document.metadata.get(name)
@@ -155,7 +236,7 @@ class BM25Retriever(BaseRetriever):
                 texts[field] = " ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
         return texts
 
-    # --- asking
+    # --- search
 
     def _get_relevant_documents(
         self,
@@ -163,57 +244,117 @@ class BM25Retriever(BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
         with_scores: bool | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: Any,
     ) -> list[Document]:
-        said = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
-        asked = self._asked({**unknown, **said})
+        given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
+        call = self._call({**unknown, **given})
         if self.memory is not None:
-            return _from_memory(self.memory.search_arm("bm25", query, **_how(asked)), asked)
-        found = self._own().search(query, k=asked["k"], check=_check(asked))
-        return [_shown(item, score, asked) for item, score in found]
+            return _memory_documents(self.memory.search_arm("bm25", query, **_memory_settings(call)), call)
+        if self.built is None:
+            raise ConfigError("this BM25Retriever has neither documents nor a memory")
+        return _documents(self.built.index.search(query, k=call["k"], check=_check(call)), call)
 
-    async def _aget_relevant_documents(
+    async def _asearch(
         self,
         query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002
-        k: int | None = None,
-        **said: Any,
+        run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
+        **given: Any,
     ) -> list[Document]:
-        asked = self._asked({**said, "k": k})
+        call = self._call(given)
         if self.memory is not None:
-            memory = self.memory
-            return _from_memory(await memory.asearch_arm("bm25", query, **_how(asked)), asked)
-        found = await self._own().asearch(query, k=asked["k"], check=_check(asked))
-        return [_shown(item, score, asked) for item, score in found]
+            results = await self.memory.asearch_arm("bm25", query, **_memory_settings(call))
+            return _memory_documents(results, call)
+        if self.built is None:
+            raise ConfigError("this BM25Retriever has neither documents nor a memory")
+        return _documents(await self.built.index.asearch(query, k=call["k"], check=_check(call)), call)
 
-    def _asked(self, said: dict[str, Any]) -> dict[str, Any]:
-        asked = asked_of(self, _CALL, said)
-        check_k(asked["k"])
-        return asked
-
-
-def _how(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a memory's arm is told."""
-    return {name: asked[name] for name in ("k", "filter", *_OF_MEMORY) if asked[name] is not None}
+    def _call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        call = call_settings(self, _CALL, given)
+        call["k"] = validation.k(_coerced(call["k"]))
+        return call
 
 
-def _check(asked: Mapping[str, Any]) -> Callable[[Document], bool] | None:
-    return None if asked["filter"] is None else check_of(asked["filter"])
+class CorpusScores:
+    """The scores of a corpus with the methods of rank-bm25: `get_scores`, `get_batch_scores` and `get_top_n`."""
+
+    def __init__(self, corpus: LexicalCorpus[Document], /) -> None:
+        self._corpus = corpus
+
+    @property
+    def corpus_size(self) -> int:
+        """The number of documents."""
+        return len(self._corpus)
+
+    def get_scores(self, query: Sequence[str]) -> npt.NDArray[np.float64]:
+        """The score of every document for these terms, in the order of `docs`."""
+        keys = self._corpus.keys
+        hits = self._corpus.index.search(list(query), k=max(1, len(keys)))
+        scores = dict(zip(hits.ids, hits.scores, strict=True))
+        return np.array([scores.get(key, 0.0) for key in keys], dtype=np.float64)
+
+    def get_batch_scores(self, query: Sequence[str], doc_ids: Sequence[int]) -> list[float]:
+        """The scores of some documents, by their places in `docs`."""
+        scores = self.get_scores(query)
+        return [float(scores[place]) for place in doc_ids]
+
+    def get_top_n(self, query: Sequence[str], documents: Sequence[Any], n: int = 5) -> list[Any]:
+        """The n best of `documents`, which must be in the order of `docs`."""
+        if len(documents) != self.corpus_size:
+            raise ConfigError(f"{len(documents)} documents for an index of {self.corpus_size}")
+        return [documents[place] for place in np.argsort(self.get_scores(query))[::-1][:n]]
 
 
-def _shown(document: Document, score: float, asked: Mapping[str, Any]) -> Document:
-    return with_metadata(document, {**document.metadata, "score": score}) if asked["with_scores"] else document
+class _GivenVectorizer:
+    """Documents ranked by the vectorizer of the user, as the original does: by `get_scores`, the last first in ties."""
+
+    def __init__(self, vectorizer: Any, items: Sequence[Document], terms: Callable[[str], list[str]]) -> None:
+        self.vectorizer, self.items, self._terms = vectorizer, list(items), terms
+
+    def search(self, query: str, /, *, k: int, check: Callable[[Document], bool] | None = None) -> list[LexicalHit]:
+        """The k best documents that pass the check."""
+        scores = self.vectorizer.get_scores(self._terms(query))
+        hits = [LexicalHit(self.items[place], float(scores[place])) for place in np.argsort(scores)[::-1]]
+        return [hit for hit in hits if check is None or check(hit.item)][:k]
+
+    async def asearch(
+        self, query: str, /, *, k: int, check: Callable[[Document], bool] | None = None
+    ) -> list[LexicalHit]:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.search(query, k=k, check=check))
 
 
-def _from_memory(results: Sequence[Any], asked: Mapping[str, Any]) -> list[Document]:
-    return [
-        to_document(result.memory, **({"score": result.score} if asked["with_scores"] else {})) for result in results
+def _coerced(k: Any) -> Any:
+    """A number of results given as text or as a numpy number, as pydantic would read it."""
+    if isinstance(k, str) and k.strip().isdecimal():
+        return int(k)
+    return k.item() if isinstance(k, np.generic) else k
+
+
+def _memory_settings(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a call that a memory's arm takes."""
+    return {name: call[name] for name in ("k", "filter", *_MEMORY_ONLY) if call[name] is not None}
+
+
+def _check(call: Mapping[str, Any]) -> Callable[[Document], bool] | None:
+    return None if call["filter"] is None else check_of(call["filter"])
+
+
+def _documents(hits: Sequence[LexicalHit], call: Mapping[str, Any]) -> list[Document]:
+    documents = [hit.item for hit in hits]
+    if call["with_scores"]:
+        documents = [with_metadata(hit.item, {**hit.item.metadata, "score": hit.score}) for hit in hits]
+    return ScoredDocuments(documents, [hit.score for hit in hits])
+
+
+def _memory_documents(results: Sequence[Any], call: Mapping[str, Any]) -> list[Document]:
+    documents = [
+        to_document(result.memory, **({"score": result.score} if call["with_scores"] else {})) for result in results
     ]
+    return ScoredDocuments(documents, [result.score for result in results])
 
 
 def _plain(document: Document) -> dict[str, Any]:
@@ -224,29 +365,22 @@ def _document(value: Any) -> Document:
     return Document(value["text"], metadata=value["metadata"], id=value["id"])
 
 
-_OF_WORDS = {
-    "engine": "engine",
-    "k1": "k1",
-    "b": "b",
-    "language": "language",
-    "preprocess_func": "terms",
-    "bm25_variant": "variant",
-    "bm25_params": "params",
-}
-
-
-def _checked(cls: type[BM25Retriever], settings: Mapping[str, Any]) -> Words:
-    refuse_unknown(cls, settings)
-    words = {ours: settings[name] for name, ours in _OF_WORDS.items() if settings.get(name) is not None}
+def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
+    given = {name: settings[name] for name in _LEXICAL if settings.get(name) is not None}
     if settings.get("memory") is not None:
-        own = [*(name for name in _OF_WORDS if settings.get(name) is not None)]
-        own += [name for name in ("documents", "fields", "persist_path") if settings.get(name)]
+        own = [*given, *(name for name in ("documents", "fields", "persist_path") if settings.get(name))]
+        own = [name for name in own if (name, given.get(name)) != ("bm25_variant", "okapi")]
         if own:
-            raise ConfigError(f"{own[0]} does not go with a memory, which has its own words")
-    check_k(settings.get("k", 4))
+            raise ConfigError(f"{own[0]} does not go with a memory, which has a lexical index of its own")
+    if "k" in settings:
+        validation.k(settings["k"])
     for field in settings.get("fields") or ():
         if field not in WEIGHTS or field == "text":
             raise ConfigError(f"fields names {field!r}; allowed: title, tags, predicate")
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
-    return Words(**words, pad=True)  # with rank-bm25, the very ranking that its users know
+    terms = given.pop("preprocess_func", None)
+    lexical = LexicalSettings(**{_LEXICAL[name]: value for name, value in given.items()}, pad=True)
+    if terms is None or terms == lexical.analyzer:  # the default, as a retriever made from another's fields has it
+        return lexical
+    return LexicalSettings(**{_LEXICAL[name]: value for name, value in given.items()}, terms=terms, pad=True)

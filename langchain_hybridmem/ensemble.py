@@ -1,10 +1,9 @@
-"""EnsembleRetriever: the old class's name and contract on the new engine. Changing the import line is enough."""
+"""EnsembleRetriever: a drop-in for LangChain's class of that name; changing the import line is enough."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,13 +14,19 @@ from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from pydantic import PrivateAttr, model_validator
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, check_policy, run
+from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, arun, check_policy, run
 from hybridmem.errors import ConfigError
-from langchain_hybridmem._arms import Request, Wish, are_documents, arms_of, documents_of
+from langchain_hybridmem._arms import ArmQuery, RunnableCall, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
-from langchain_hybridmem._runs import Lane, ParentRetriever, RunManager, child_config
-from langchain_hybridmem._settings import check_k
+from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
+from langchain_hybridmem._settings import check_k, check_query
+from langchain_hybridmem._types import FilterOption
+
+if TYPE_CHECKING:
+    from hybridmem.retrievers.arms import ArmHits
+    from langchain_hybridmem._keywords import EnsembleCall
 
 __all__ = ["EnsembleRetriever"]
 
@@ -33,8 +38,8 @@ class EnsembleRetriever(ParentRetriever):
     """Weighted reciprocal rank fusion, Σ w / (rank + c), of several retrievers: a drop-in for LangChain's class.
 
     The same documents in the same order: the first-seen document of each text (or `id_key`), the whole union, ties by
-    retriever and rank. The arms run at the same time. A document that stands twice in one list counts once; one
-    without the `id_key` is known by its id or text. New, and off unless asked for: `k`, `filter` (here or in `invoke`),
+    retriever and rank. The arms run at the same time. A document that is twice in one list counts once; one without
+    the `id_key` is identified by its id or text. New, and off by default: `k`, `filter` (here or in `invoke`),
     `with_scores`, `merge_metadata`, `on_error="skip"` and `timeout`. For gates, half-life and receipts see
     `FusionRetriever`.
     """
@@ -44,30 +49,30 @@ class EnsembleRetriever(ParentRetriever):
     c: int = 60
     id_key: str | None = None
     k: int | None = None
-    """How many documents to return; None: the whole union, as ever."""
-    filter: Any = None
+    """How many documents to return; None: the whole union, as the original does."""
+    filter: FilterOption | None = None
     """`{"lang": "en"}`, or a function of the document."""
     with_scores: bool = False
     """Return copies with the fused score in `metadata["score"]`."""
     merge_metadata: bool = False
-    """Return copies that also have what later duplicates know."""
+    """Return copies that also have the metadata of later duplicates."""
     on_error: Literal["raise", "skip"] = "raise"
     timeout: float | None = None
     """Seconds that each retriever may take."""
 
-    _lane: Lane = PrivateAttr(default_factory=Lane)
+    _latencies: list[Latency] = PrivateAttr(default_factory=list)
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
         def __init__(self, **settings: Any) -> None:
-            """Refuse what the old class accepted and then failed on, with an error that says what is allowed."""
+            """Refuse what the original accepts and then fails on, with an error that says what is allowed."""
             _check(settings)
             super().__init__(**settings)
 
     @model_validator(mode="before")
     @classmethod
     def _complete_weights(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not isinstance(values.get("retrievers"), Sequence):
+        if not isinstance(values, dict) or not isinstance(values.get("retrievers"), Sequence | Mapping):
             return values
         count = len(values["retrievers"])
         weights = values.get("weights")
@@ -85,31 +90,56 @@ class EnsembleRetriever(ParentRetriever):
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What can be configured in the retrievers."""
-        return get_unique_config_specs(spec for retriever in self.retrievers for spec in retriever.config_specs)
+        return get_unique_config_specs(spec for retriever in self._children() for spec in retriever.config_specs)
 
-    # --- asking
+    def _children(self) -> list[RetrieverLike]:
+        """The retrievers; a subclass may keep them in a dict."""
+        given: Any = self.retrievers
+        return list(given.values()) if isinstance(given, Mapping) else list(given)
 
-    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        """The fused documents, best first; `k` and `filter` can be said here."""
-        said = {name: kwargs[name] for name in _CALL if name in kwargs} if kwargs else {}
-        return self._in_run(
-            input, config, kwargs, lambda run, config: self.rank_fusion(input, run_manager=run, config=config, **said)
-        )
+    # --- search
 
-    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+    def invoke(  # type: ignore[override]
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[EnsembleCall]
+    ) -> list[Document]:
+        """The fused documents, best first; `k` and `filter` can be given here."""
+        given: dict[str, Any] = dict(kwargs)
+        own = {name: given[name] for name in _CALL if name in given}
+
+        def work(run: CallbackManagerForRetrieverRun, config: RunnableConfig) -> list[Document]:
+            return self.rank_fusion(input, run_manager=run, config=config, **own)
+
+        return self._in_run(check_query(input) if input is None else input, config, given, work)
+
+    async def ainvoke(  # type: ignore[override]
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[EnsembleCall]
+    ) -> list[Document]:
         """The same, without blocking the event loop."""
-        said = {name: kwargs[name] for name in _CALL if name in kwargs}
-        return await self._in_arun(
-            input, config, kwargs, lambda run, config: self.arank_fusion(input, run_manager=run, config=config, **said)
-        )
+        given: dict[str, Any] = dict(kwargs)
+        own = {name: given[name] for name in _CALL if name in given}
+
+        async def work(run: AsyncCallbackManagerForRetrieverRun, config: RunnableConfig) -> list[Document]:
+            return await self.arank_fusion(input, run_manager=run, config=config, **own)
+
+        return await self._in_arun(check_query(input) if input is None else input, config, given, work)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, filter: Any = None
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: FilterOption | None = None,
     ) -> list[Document]:
         return self.rank_fusion(query, run_manager, k=k, filter=filter)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, filter: Any = None
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        filter: FilterOption | None = None,
     ) -> list[Document]:
         return await self.arank_fusion(query, run_manager, k=k, filter=filter)
 
@@ -120,21 +150,13 @@ class EnsembleRetriever(ParentRetriever):
         *,
         config: RunnableConfig | None = None,
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
     ) -> list[Document]:
-        """Ask the retrievers at the same time and fuse what they bring."""
+        """Ask the retrievers at the same time and fuse their lists."""
         config = ensure_config() if config is None else config
-        lane = self._lane
-        if lane.quick and filter is None and self._is_plain():
-            return self._cut(self.weighted_reciprocal_rank(self._in_turn(lane, query, run_manager, config)), k)
-        requests = self._requests(run_manager, config, filter)
-        jobs = [
-            Job(f"retriever_{i}", partial(request.call, query), self.timeout, pace)
-            for i, (request, pace) in enumerate(zip(requests, lane.paces(len(requests)), strict=True), start=1)
-        ]
-        outcomes = run(jobs, limit=config.get("max_concurrency"))
-        lane.learn()
-        return self._fused(outcomes, requests, k)
+        jobs, readers = self._jobs(query, run_manager, config, filter)
+        outcomes = run(jobs, limit=config.get("max_concurrency"), on_error=self.on_error)
+        return self._fused(outcomes, readers, k)
 
     async def arank_fusion(
         self,
@@ -143,50 +165,48 @@ class EnsembleRetriever(ParentRetriever):
         *,
         config: RunnableConfig | None = None,
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
     ) -> list[Document]:
         """The same, without blocking the event loop."""
         config = ensure_config() if config is None else config
-        requests = self._requests(run_manager, config, filter)
-        jobs = [
-            Job(f"retriever_{i}", partial(request.acall, query), self.timeout, is_async=True)
-            for i, request in enumerate(requests, start=1)
-        ]
-        return self._fused(await arun(jobs, limit=config.get("max_concurrency")), requests, k)
+        jobs, readers = self._jobs(query, run_manager, config, filter)
+        outcomes = await arun(jobs, limit=config.get("max_concurrency"), on_error=self.on_error)
+        return self._fused(outcomes, readers, k)
 
-    def _is_plain(self) -> bool:
-        return self.filter is None and self.timeout is None and self.on_error == "raise"
-
-    def _in_turn(
-        self, lane: Lane, query: str, run: CallbackManagerForRetrieverRun, config: RunnableConfig
-    ) -> list[list[Document]]:
-        """Retrievers that answer faster than a thread starts, without any ceremony."""
-        started = time.perf_counter()
-        lists: list[list[Document]] = []
-        for place, retriever in enumerate(self.retrievers, start=1):
-            value = retriever.invoke(query, child_config(config, run, place))
-            lists.append(value if are_documents(value) else documents_of(value, f"retriever_{place}"))
-        lane.took((time.perf_counter() - started) / max(1, len(lists)))
-        return lists
-
-    def _requests(self, run: RunManager, config: RunnableConfig, filter: Any) -> list[Request]:
-        configs = [child_config(config, run, place) for place in range(1, len(self.retrievers) + 1)]
+    def _jobs(
+        self, query: str, run: RunManager, config: RunnableConfig, filter: FilterOption | None
+    ) -> tuple[list[Job], list[Callable[[Any], ArmHits] | None]]:
+        """One job for each retriever, and what reads its answer where a filter has to be applied."""
+        children = self._children()
+        if len(self._latencies) != len(children):
+            self._latencies = [Latency() for _ in children]
+        jobs: list[Job] = []
+        readers: list[Callable[[Any], ArmHits] | None] = []
         wanted = self.filter if filter is None else filter
-        if wanted is None:
-            return [Request(retriever, own, {}) for retriever, own in zip(self.retrievers, configs, strict=True)]
-        wish = Wish(filter=wanted, scores=False)
-        return [arm.request(wish, own) for arm, own in zip(arms_of(self.retrievers), configs, strict=True)]
+        arms = None if wanted is None else list(arms_of(children).values())
+        for place, (child, latency) in enumerate(zip(children, self._latencies, strict=True), start=1):
+            own = child_config(config, run, place)
+            name = f"retriever_{place}"
+            if arms is None:
+                call = RunnableCall(child, own, {})
+                jobs.append(Job(name, partial(call.now, query), partial(call.later, query), self.timeout, latency))
+                readers.append(None)
+            else:
+                request = arms[place - 1].request(query, ArmQuery(filter=wanted, scores=False), own)
+                jobs.append(Job(name, request.call, request.acall, self.timeout, latency))
+                readers.append(request.read)
+        return jobs, readers
 
-    def _fused(self, outcomes: Sequence[Outcome], requests: Sequence[Request], k: int | None) -> list[Document]:
+    def _fused(
+        self, outcomes: Sequence[Outcome], readers: Sequence[Callable[[Any], ArmHits] | None], k: int | None
+    ) -> list[Document]:
         apply_policy(outcomes, on_error=self.on_error, wrap=False)
         lists: list[list[Document]] = []
-        for (name, value, error, _), request in zip(outcomes, requests, strict=True):
+        for (name, value, error, _), read in zip(outcomes, readers, strict=True):
             if error is not None:
                 lists.append([])
-            elif request.check is None:
-                lists.append(documents_of(value, name))
             else:
-                lists.append(request.read(value, name).documents)
+                lists.append(documents_of(value, name) if read is None else read(value).items)
         return self._cut(self.weighted_reciprocal_rank(lists), k)
 
     def _cut(self, found: list[Document], k: int | None) -> list[Document]:
@@ -196,7 +216,7 @@ class EnsembleRetriever(ParentRetriever):
         check_k(cut)
         return found[:cut]
 
-    # --- fusing
+    # --- fusion
 
     def weighted_reciprocal_rank(self, doc_lists: list[list[Document]]) -> list[Document]:
         """Σ w / (rank + c) over the lists, ranks from 1, best first; ties by list, then rank."""
@@ -221,7 +241,7 @@ class EnsembleRetriever(ParentRetriever):
         return self._marked(found, order, scores, columns, doc_lists)
 
     def _keys(self, doc_lists: Sequence[Sequence[Document]]) -> list[list[Any]]:
-        """What tells documents apart: the text, or `id_key`; one without it is known by its id, else its text."""
+        """The identity of each document: the text, or `id_key`; without that, its id or text."""
         name = self.id_key
         if name is None:
             return [list(map(_TEXT, documents)) for documents in doc_lists]
@@ -235,7 +255,7 @@ class EnsembleRetriever(ParentRetriever):
         columns: Sequence[Sequence[Any]],
         doc_lists: Sequence[Sequence[Document]],
     ) -> list[Document]:
-        """Copies with what was asked for in their metadata; what came in is never changed."""
+        """Copies with scores and merged metadata; the input documents are never changed."""
         merged: dict[Any, dict[str, Any]] = {key: doc.metadata for key, doc in zip(order, found, strict=True)}
         if self.merge_metadata:
             for keys, documents in zip(columns, doc_lists, strict=True):
@@ -249,7 +269,7 @@ class EnsembleRetriever(ParentRetriever):
 def _once(
     keys: Sequence[Any], documents: Sequence[Document], shares: Sequence[float]
 ) -> Iterable[tuple[Any, Document, float]]:
-    """A document that stands twice in one list counts once, where it stands best."""
+    """The first entry of each key: a document that is twice in one list counts once, at its best rank."""
     best: dict[Any, tuple[Any, Document, float]] = {}
     for row in zip(keys, documents, shares, strict=True):
         best.setdefault(row[0], row)
@@ -262,9 +282,9 @@ def _shares(count: int, weight: float, c: float) -> list[float]:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """The mistakes that the old class let through until a query failed or came back in a wrong order."""
+    """Refuse settings with which the original fails at the first query or ranks wrongly."""
     retrievers = settings.get("retrievers")
-    if isinstance(retrievers, Sequence) and not retrievers:
+    if isinstance(retrievers, Sequence | Mapping) and not retrievers:
         raise ConfigError("retrievers = [] is not allowed: give at least one retriever")
     for weight in settings.get("weights") or []:
         if isinstance(weight, int | float) and not (math.isfinite(weight) and weight >= 0):

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import OnError, check_policy
+from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
-from hybridmem.retrievers.options import MEMORY_ARMS, shaped
-from langchain_hybridmem._arms import arms_of
-from langchain_hybridmem._asking import Asked, Found, Panel, adrive, ask, drive
-from langchain_hybridmem._runs import ParentRetriever, RunManager
-from langchain_hybridmem._settings import check_k, clear_errors, refuse_unknown
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout
+from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
+from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
+from langchain_hybridmem._conversion import DocumentReader, to_document, with_metadata
+from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
+from langchain_hybridmem._settings import check_k, check_query, clear_errors, refuse_unknown
+from langchain_hybridmem._types import (
+    ClockOption,
+    DedupOption,
+    FilterOption,
+    GateOption,
+    HalfLifeOption,
+    HybridMemory,
+    IdKey,
+    RecipeOption,
+    TimeOption,
+)
+
+if TYPE_CHECKING:
+    from langchain_hybridmem._keywords import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusionRetriever"]
 
 Self = TypeVar("Self", bound="FusionRetriever")
-Note = Callable[[Explanation], None]
-_SHAPE = ("mode", "weights", "c", "gate", "dedup", "half_life")
-_SETUP = (*_SHAPE, "retrievers", "memory", "recipe", "id_key", "on_error", "timeout", "clock", "k", "search_kwargs")
+Mode = Literal["rrf", "relative", "distribution", "convex"]
+_RECIPE = ("mode", "weights", "c", "gate", "dedup", "half_life")
+_SETUP = (*_RECIPE, "retrievers", "memory", "recipe", "id_key", "on_error", "timeout", "clock", "k", "search_kwargs")
 _CALL = ("k", "filter", "search_kwargs", "with_scores", "receipts", "as_of", "namespace", "min_confidence")
 
 
@@ -35,41 +52,41 @@ class FusionRetriever(ParentRetriever):
     """Fuse retrievers by weighted reciprocal ranks (or another mode), with gates, dedup, half-life and receipts.
 
     >>> from langchain_core.runnables import RunnableLambda
-    >>> words, meaning = (RunnableLambda(lambda q, texts=texts: texts) for texts in (["a", "b"], ["b", "c"]))
-    >>> found = FusionRetriever(retrievers={"bm25": words, "vector": meaning}, k=2).invoke("?")
-    >>> [(document.page_content, round(document.metadata["score"], 3)) for document in found]
+    >>> bm25, vector = (RunnableLambda(lambda q, texts=texts: texts) for texts in (["a", "b"], ["b", "c"]))
+    >>> results = FusionRetriever(retrievers={"bm25": bm25, "vector": vector}, k=2).invoke("?")
+    >>> [(document.page_content, round(document.metadata["score"], 3)) for document in results]
     [('b', 0.992), ('a', 0.5)]
 
     Arms are asked at the same time, with scores where they have them. `k`, `filter`, `search_kwargs`, `with_scores`,
-    `receipts`, `as_of`, `namespace` and `min_confidence` can be set here and said again in `invoke(query, …)`.
+    `receipts`, `as_of`, `namespace` and `min_confidence` can be set here and again in `invoke(query, …)`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    retrievers: SerializeAsAny[list[RetrieverLike] | dict[str, RetrieverLike]] = Field(default_factory=list)
-    """Any runnables from a query to documents; a dict names them. In a list they are called after what they are:
-    "bm25", "vector", "graph", else "retriever_1"…n."""
-    memory: Any = None
-    """A HybridMemory to ask instead of retrievers."""
-    weights: list[float] | dict[str, float] | None = None
+    retrievers: SkipValidation[Sequence[RetrieverLike] | Mapping[str, RetrieverLike]] = Field(default_factory=list)
+    """Any runnables from a query to documents; a dict names them. In a list they are called by their kind: "bm25",
+    "vector", "graph", else "retriever_1"…n."""
+    memory: HybridMemory | None = None
+    """A HybridMemory to search instead of retrievers."""
+    weights: SkipValidation[Sequence[float] | Mapping[str, float] | None] = None
     """One for each arm, in order or by name; equal when omitted. An arm of weight 0 is not asked."""
     c: float = 60
-    mode: Literal["rrf", "relative", "distribution", "convex"] = "rrf"
-    id_key: Any = None
+    mode: Mode = "rrf"
+    id_key: SkipValidation[IdKey] = None
     """What makes two documents the same: a metadata key or a function. None: `Document.id`, else the text."""
     k: int | None = None
-    """How many documents to return; None: all that the arms bring."""
-    filter: Any = None
+    """How many documents to return; None: all that the arms return."""
+    filter: FilterOption | None = None
     """`{"lang": "en", "year": {"$gte": 2020}}`, or a function of the document."""
     search_kwargs: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Keywords for single arms, by their names."""
-    gate: Any = None
+    gate: GateOption = None
     """A floor on raw scores: one for all arms, `{"bm25": 1.0, "vector": 0.5}`, or a `QualityGate`."""
-    dedup: Any = None
+    dedup: DedupOption = None
     """Keep the best of each source: True (`source_id`, else `source`), a metadata key, or a `SourceDedup`."""
-    half_life: Any = None
-    """Prefer what is fresh: days, a timedelta, or a `HalfLife` with strength and field."""
-    recipe: Any = None
+    half_life: HalfLifeOption = None
+    """Prefer recent documents: days, a timedelta, or a `HalfLife` with strength and field."""
+    recipe: RecipeOption = None
     """A `Fusion`, the name of a recipe, or a recipe file; the settings above change parts of it, False removes one."""
     on_error: Literal["raise", "skip"] = "raise"
     timeout: float | dict[str, float] | None = None
@@ -78,22 +95,23 @@ class FusionRetriever(ParentRetriever):
     """Put the score, in (0, 1], into `metadata["score"]`."""
     receipts: bool = False
     """Put each result's receipt into `metadata["hybridmem"]`."""
-    as_of: Any = None
+    as_of: TimeOption = None
     namespace: str | None = None
     min_confidence: float | None = None
-    clock: Any = None
-    """What time it is, in epoch seconds, for the half-life; None: now."""
+    clock: ClockOption | None = None
+    """The time in epoch seconds, for the half-life; None: now."""
 
-    _panel: Panel = PrivateAttr()
+    _setup: _Setup = PrivateAttr()
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
-            panel = _panel(_known(type(self), settings))
+            refuse_unknown(type(self), settings)
+            setup = _setup({name: settings.get(name) for name in _SETUP})
             with clear_errors():
-                super().__init__(**{**settings, "c": panel.fusion.c, "mode": panel.fusion.mode})
-            self._panel = panel
+                super().__init__(**{**settings, "c": setup.recipe.c, "mode": setup.recipe.mode})
+            self._setup = setup
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings can be changed later, and are checked then too."""
@@ -103,7 +121,7 @@ class FusionRetriever(ParentRetriever):
             super().__setattr__(name, value)
 
     def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy; what is changed in it is checked, and counts."""
+        """A copy; what is changed in it is checked, and takes effect."""
         refuse_unknown(type(self), update or {})
         copied = super().model_copy(deep=deep)
         copied._change(update or {})  # noqa: SLF001
@@ -113,77 +131,101 @@ class FusionRetriever(ParentRetriever):
         given = {name: getattr(self, name) for name in _SETUP}
         if "recipe" in settings or "memory" in settings:  # each brings its own
             given.update(c=None, mode=None)
-        panel = _panel({**given, **settings})
-        for name, value in {**settings, "_panel": panel, "c": panel.fusion.c, "mode": panel.fusion.mode}.items():
+        setup = _setup({**given, **settings})
+        for name, value in {**settings, "_setup": setup, "c": setup.recipe.c, "mode": setup.recipe.mode}.items():
             super().__setattr__(name, value)
 
+    def _current(self) -> _Setup:
+        """The checked settings; lists and dicts that were changed in place are checked again and take effect."""
+        if self._setup.mutable != _mutable(self.retrievers, self.weights, self.timeout):
+            self._change({})
+        return self._setup
+
     @classmethod
-    def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
+    def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryFusionSettings]) -> Self:
         """A retriever over a HybridMemory: the same ids and scores as `memory.search`."""
         return cls(memory=memory, **settings)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What can be configured in the arms."""
-        return get_unique_config_specs(spec for arm in self._panel.arms for spec in arm.runnable.config_specs)
+        arms = self._current().arms
+        return get_unique_config_specs(
+            spec for arm in arms.values() for spec in getattr(arm.runnable, "config_specs", ())
+        )
 
-    # --- asking
+    # --- search
 
-    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        """The fused documents, best first. Takes what the class docstring lists as keywords."""
-        return self._in_run(input, config, kwargs, partial(self._answer, input, kwargs, None))
+    def invoke(  # type: ignore[override]
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]
+    ) -> list[Document]:
+        """The fused documents, best first. What is not given here is taken from the constructor."""
+        given: dict[str, Any] = dict(kwargs)
+        return self._in_run(check_query(input), config, given, partial(self._search, input, given, None))
 
-    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+    async def ainvoke(  # type: ignore[override]
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]
+    ) -> list[Document]:
         """The same, without blocking the event loop."""
-        return await self._in_arun(input, config, kwargs, partial(self._aanswer, input, kwargs, None))
+        given: dict[str, Any] = dict(kwargs)
+        return await self._in_arun(check_query(input), config, given, partial(self._asearch, input, given, None))
 
-    def explain(self, query: str, config: RunnableConfig | None = None, **kwargs: Any) -> Explanation:
+    def explain(self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(key)` for one that is not."""
-        notes: list[Explanation] = []
-        self._in_run(query, config, kwargs, partial(self._answer, query, kwargs, notes.append))
-        return notes[0]
+        explanations: list[Explanation] = []
+        given: dict[str, Any] = dict(kwargs)
+        self._in_run(check_query(query), config, given, partial(self._search, query, given, explanations.append))
+        return explanations[0]
 
-    async def aexplain(self, query: str, config: RunnableConfig | None = None, **kwargs: Any) -> Explanation:
+    async def aexplain(
+        self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]
+    ) -> Explanation:
         """The same, without blocking the event loop."""
-        notes: list[Explanation] = []
-        await self._in_arun(query, config, kwargs, partial(self._aanswer, query, kwargs, notes.append))
-        return notes[0]
+        explanations: list[Explanation] = []
+        given: dict[str, Any] = dict(kwargs)
+        await self._in_arun(
+            check_query(query), config, given, partial(self._asearch, query, given, explanations.append)
+        )
+        return explanations[0]
 
-    def _answer(
+    def _search(
         self,
         query: str,
-        kwargs: Mapping[str, Any],
-        note: Note | None,
+        given: Mapping[str, Any],
+        note: Callable[[Explanation], None] | None,
         run: CallbackManagerForRetrieverRun,
         config: RunnableConfig,
     ) -> list[Document]:
-        asked = self._asked(query, kwargs, run, config, explain=note is not None)
-        return _noted(drive(ask(self._panel, asked), limit=config.get("max_concurrency")), note)
+        setup = self._current()
+        steps = self._steps(setup, _Call(query, run, config, note, **self._call_settings(given, setup)))
+        return drive(steps, limit=config.get("max_concurrency"), on_error=setup.on_error)
 
-    async def _aanswer(
+    async def _asearch(
         self,
         query: str,
-        kwargs: Mapping[str, Any],
-        note: Note | None,
+        given: Mapping[str, Any],
+        note: Callable[[Explanation], None] | None,
         run: AsyncCallbackManagerForRetrieverRun,
         config: RunnableConfig,
     ) -> list[Document]:
-        asked = self._asked(query, kwargs, run, config, explain=note is not None)._replace(is_async=True)
-        return _noted(await adrive(ask(self._panel, asked), limit=config.get("max_concurrency")), note)
+        setup = self._current()
+        steps = self._steps(setup, _Call(query, run, config, note, **self._call_settings(given, setup)))
+        return await adrive(steps, limit=config.get("max_concurrency"), on_error=setup.on_error)
 
-    def _asked(
-        self, query: str, kwargs: Mapping[str, Any], run: RunManager, config: RunnableConfig, *, explain: bool
-    ) -> Asked:
-        for name in kwargs:
+    def _steps(self, setup: _Setup, call: _Call) -> Steps[list[Document]]:
+        return _search_arms(setup, call) if setup.fusion is not None else _search_memory(setup, call)
+
+    def _call_settings(self, given: Mapping[str, Any], setup: _Setup) -> dict[str, Any]:
+        for name in given:
             if name not in _CALL:
                 raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
-        said = {name: getattr(self, name) for name in _CALL}
-        said.update({name: value for name, value in kwargs.items() if value is not None})
-        if "k" in kwargs:
-            check_k(said["k"])
-        if kwargs.get("search_kwargs"):
-            said["search_kwargs"] = _joined(self.search_kwargs, kwargs["search_kwargs"], self._panel)
-        return Asked(query, run, config, explain=explain, **said)
+        settings = {name: getattr(self, name) for name in _CALL}
+        settings.update({name: value for name, value in given.items() if value is not None})
+        if "k" in given:
+            check_k(settings["k"])
+        if given.get("search_kwargs"):
+            settings["search_kwargs"] = _merged(self.search_kwargs, given["search_kwargs"], setup.arms)
+        return settings
 
     def _get_relevant_documents(
         self,
@@ -191,88 +233,174 @@ class FusionRetriever(ParentRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
         with_scores: bool | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        said = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
-        return self._answer(query, {**kwargs, **said, "min_confidence": min_confidence}, None, run_manager, {})
+        given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
+        return self._search(query, {**kwargs, **given, "min_confidence": min_confidence}, None, run_manager, {})
 
     async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        **kwargs: Any,
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        return await self._aanswer(query, kwargs, None, run_manager, {})
+        return await self._asearch(query, kwargs, None, run_manager, {})
 
 
-def _noted(found: Found, note: Note | None) -> list[Document]:
-    if note is not None and found.explanation is not None:
-        note(found.explanation)
-    return found.documents
+# --- one query
 
 
-def _known(cls: type[FusionRetriever], settings: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unknown(cls, settings)
-    return {name: settings.get(name) for name in cls.model_fields}
+class _Call(NamedTuple):
+    """One query with the settings of the call and of the constructor."""
+
+    query: str
+    run: RunManager
+    config: RunnableConfig
+    note: Callable[[Explanation], None] | None
+    """Receives the explanation, when one was asked for."""
+    k: int | None
+    filter: Any
+    search_kwargs: Mapping[str, Mapping[str, Any]]
+    with_scores: bool
+    receipts: bool
+    as_of: Any
+    namespace: str | None
+    min_confidence: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings that every arm must understand."""
+        options = {"as_of": self.as_of, "namespace": self.namespace, "min_confidence": self.min_confidence}
+        return {name: value for name, value in options.items() if value is not None}
 
 
-def _panel(given: Mapping[str, Any]) -> Panel:
+def _search_arms(setup: _Setup, call: _Call) -> Steps[list[Document]]:
+    def request(arm: Arm, name: str, depth: int | None) -> ArmRequest:
+        query = ArmQuery(depth, call.filter, True, call.options, call.search_kwargs.get(name, {}))
+        return arm.request(call.query, query, child_config(call.config, call.run, arm.place, arm=name))
+
+    fusion = setup.fusion
+    if fusion is None:
+        raise ConfigError("this FusionRetriever has no retrievers")
+    reader = partial(DocumentReader.over, id_key=setup.id_key)
+    traced = call.receipts or call.note is not None
+    fused: FusedArms = yield from fusion.search(request, reader, query=call.query, k=call.k, traced=traced)
+    if call.note is not None:
+        call.note(fused.explanation())
+    return _documents(fused, call)
+
+
+def _documents(fused: FusedArms, call: _Call) -> list[Document]:
+    """The ranked documents as copies: with metadata of all their duplicates, and scores and receipts when wanted."""
+    reader, ranking, shares = fused.reader, fused.ranking, fused.shares()
+    if not isinstance(reader, DocumentReader):
+        raise TypeError(f"reader is a {type(reader).__name__}")
+    receipts = fused.explanation().receipts if call.receipts else ()
+    merged = reader.metadata(ranking.keys)
+    degraded = fused.is_degraded
+    documents = []
+    for place, (key, item) in enumerate(zip(ranking.keys, ranking.items, strict=True)):
+        metadata = merged[key]
+        if call.with_scores:
+            metadata["score"] = shares[place]
+        if receipts:
+            metadata["hybridmem"] = receipts[place].to_dict()
+        if degraded:
+            metadata["degraded"] = True
+        documents.append(with_metadata(item, metadata, id=reader.id_of(item)))
+    return ScoredDocuments(documents, shares)
+
+
+def _search_memory(setup: _Setup, call: _Call) -> Steps[list[Document]]:
+    """Search a HybridMemory: it has the arms, this retriever only puts its results into documents."""
+    memory = setup.memory
+    if memory is None:
+        raise ConfigError("this FusionRetriever has no memory")
+    recipe = None if setup.recipe == memory.recipe else setup.recipe
+    settings: dict[str, Any] = {"k": call.k, "filter": call.filter, "recipe": recipe, **call.options}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    search = partial(memory.search, call.query, **settings)
+    asearch = partial(memory.asearch, call.query, **settings)
+    timeout = setup.timeout.get("memory") if isinstance(setup.timeout, Mapping) else setup.timeout
+    jobs = [Job("memory", search, asearch, timeout)]
+    if call.note is not None:
+        jobs.append(Job("explain", partial(memory.explain, call.query, **settings)))
+    outcomes = yield jobs
+    failed = apply_policy(outcomes, on_error=setup.on_error, wrap=False)
+    results = [] if "memory" in failed else outcomes[0].value
+    documents = []
+    for result in results:
+        more: dict[str, Any] = {"score": result.score} if call.with_scores else {}
+        if call.receipts and result.receipt is not None:
+            more["hybridmem"] = result.receipt.to_dict()
+        documents.append(to_document(result.memory, **more))
+    if call.note is not None and failed:
+        reason = next(iter(failed.values()))
+        call.note(Explanation(call.query, arms={"memory": f"skipped: {reason}"}))
+    elif call.note is not None:
+        call.note(outcomes[1].value)
+    return ScoredDocuments(documents, [result.score for result in results])
+
+
+# --- settings
+
+
+class _Setup(NamedTuple):
+    """The settings of a constructor, checked: arms and how they are fused, or a memory."""
+
+    recipe: Fusion
+    arms: dict[str, Arm]
+    fusion: ArmFusion[Arm] | None
+    memory: HybridMemory | None
+    id_key: IdKey
+    on_error: Literal["raise", "skip"]
+    timeout: float | Mapping[str, float] | None
+    mutable: tuple[Any, ...]
+
+
+def _mutable(retrievers: Any, weights: Any, timeout: Any) -> tuple[Any, ...]:
+    """The settings that can be changed in place, as values to compare; retrievers by identity."""
+    arms = list(retrievers.items()) if isinstance(retrievers, Mapping) else list(enumerate(retrievers or ()))
+    numbers = [dict(one) if isinstance(one, Mapping) else one if one is None else list(one) for one in (weights,)]
+    return [(name, id(one)) for name, one in arms], *numbers, dict(timeout) if isinstance(timeout, Mapping) else timeout
+
+
+def _setup(given: Mapping[str, Any]) -> _Setup:
     """The settings checked and put together; every mistake is a ConfigError that says what is allowed."""
-    shape = {name: given[name] for name in _SHAPE}
+    parts = {name: given[name] for name in _RECIPE}
     on_error: OnError = given["on_error"] or "raise"
-    _check_policy(on_error, given["timeout"])
+    timeout, memory = given["timeout"], given["memory"]
     check_k(given["k"])
-    if given["memory"] is not None:
-        return _memory_panel(given, shape, on_error)
+    if memory is not None:
+        for name in ("retrievers", "id_key", "search_kwargs", "clock"):
+            if given[name]:
+                raise ConfigError(
+                    f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
+                )
+        check_timeout(on_error, timeout, ["memory"])
+        recipe = make_recipe(given["recipe"] or memory.recipe, **parts, arms=MEMORY_ARMS)
+        mutable = _mutable(given["retrievers"], given["weights"], timeout)
+        return _Setup(recipe, {}, None, memory, None, on_error, timeout, mutable)
     arms = arms_of(given["retrievers"] or [])
-    names = [arm.name for arm in arms]
-    if not arms:
-        raise ConfigError("retrievers = [] is not allowed: give at least one retriever, or a memory")
-    fusion = shaped(given["recipe"], **shape, arms=names)
-    fusion.weights_for(names)
-    if isinstance(given["timeout"], Mapping):
-        _check_names("timeout", given["timeout"], names)
-    panel = Panel(fusion, arms, None, None, given["id_key"], on_error, given["timeout"], given["clock"])
-    _joined({}, given["search_kwargs"] or {}, panel)
-    return panel
+    recipe = make_recipe(given["recipe"], **parts, arms=list(arms))
+    fusion = ArmFusion(arms, recipe, on_error, timeout, given["clock"])
+    _merged({}, given["search_kwargs"] or {}, arms)
+    mutable = _mutable(given["retrievers"], given["weights"], timeout)
+    return _Setup(recipe, arms, fusion, None, given["id_key"], on_error, timeout, mutable)
 
 
-def _memory_panel(given: Mapping[str, Any], shape: Mapping[str, Any], on_error: OnError) -> Panel:
-    for name in ("retrievers", "id_key", "search_kwargs", "clock"):
-        if given[name]:
-            raise ConfigError(
-                f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
-            )
-    memory = given["memory"]
-    if isinstance(given["timeout"], Mapping):
-        _check_names("timeout", given["timeout"], ["memory"])
-    fusion = shaped(given["recipe"] or memory.recipe, **shape, arms=MEMORY_ARMS)
-    recipe = None if fusion == memory.recipe else fusion
-    return Panel(fusion, (), memory, recipe, None, on_error, given["timeout"])
-
-
-def _check_names(setting: str, given: Iterable[str], names: Sequence[str]) -> None:
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"{setting} names unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
-
-
-def _check_policy(on_error: str, timeout: Any) -> None:
-    for seconds in timeout.values() if isinstance(timeout, Mapping) else [timeout]:
-        check_policy(on_error, seconds)
-
-
-def _joined(
-    before: Mapping[str, Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]], panel: Panel
+def _merged(
+    before: Mapping[str, Mapping[str, Any]], given: Mapping[str, Mapping[str, Any]], arms: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Each arm's keywords, those of the call over those of the set-up."""
-    if not isinstance(said, Mapping) or not all(isinstance(own, Mapping) for own in said.values()):
-        raise ConfigError(f"search_kwargs = {said!r} is not allowed: keywords by arm, such as {{'vector': {{'k': 5}}}}")
-    _check_names("search_kwargs", said, [arm.name for arm in panel.arms])
-    return {name: {**before.get(name, {}), **said.get(name, {})} for name in {**before, **said}}
+    """Each arm's keywords: those of the call, then those of the constructor."""
+    if not isinstance(given, Mapping) or not all(isinstance(own, Mapping) for own in given.values()):
+        raise ConfigError(
+            f"search_kwargs = {given!r} is not allowed: keywords by arm, such as {{'vector': {{'k': 5}}}}"
+        )
+    known = list(arms)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"search_kwargs names unknown arm {name!r}: the arms are {', '.join(map(repr, known))}")
+    return {name: {**before.get(name, {}), **given.get(name, {})} for name in {**before, **given}}

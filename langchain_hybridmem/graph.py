@@ -1,36 +1,43 @@
-"""GraphRetriever: what the best hits remind of, by spreading activation over links, shared entities and threads."""
+"""GraphRetriever: the best hits and items related to them, by spreading activation over links, entities and threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever, RetrieverLike
+from langchain_core.retrievers import RetrieverLike
 from langchain_core.runnables import RunnableConfig
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+from typing_extensions import Unpack
 
+from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
+from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.indexes.graph.index import GraphSettings as _GraphSettings
+from hybridmem.indexes.graph.index import ids_in
+from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
-    Call,
-    Corpus,
-    Linked,
-    Reach,
-    Steps,
-    adrive,
-    drive,
-    over_corpus,
-    over_memory,
-    over_store,
-    ranks,
+    GraphCorpus,
+    GraphHit,
+    GraphItem,
+    GraphQuery,
+    search_corpus,
+    search_memory,
+    search_store,
+    seed_scores,
 )
-from langchain_hybridmem._arms import Arm, Brought, Request, Wish, arms_of
-from langchain_hybridmem._conversion import DocumentReader, to_document
-from langchain_hybridmem._filtering import check_of
-from langchain_hybridmem._linking import bare, linked, pointing, shown
-from langchain_hybridmem._settings import Kept, asked_of, clear_errors, refuse_unknown
+from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
+from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
+from langchain_hybridmem._filters import check_of
+from langchain_hybridmem._runs import SearchRetriever
+from langchain_hybridmem._settings import Built, call_settings, clear_errors, refuse_unknown
+from langchain_hybridmem._types import FilterOption, GraphSettings, HybridMemory, IdKey, TimeOption
+
+if TYPE_CHECKING:
+    from langchain_hybridmem._keywords import GraphCall, GraphRetrieverSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 
@@ -38,10 +45,10 @@ Self = TypeVar("Self", bound="GraphRetriever")
 _CALL = ("k", "filter", "hops", "decay", "with_scores", "as_of", "namespace")
 
 
-class GraphRetriever(BaseRetriever):
-    """The best hits of a seed retriever, and what they remind of.
+class GraphRetriever(SearchRetriever):
+    """The best hits of a seed retriever, and the documents that are related to them.
 
-    Over a HybridMemory, over documents at hand, or over a vector store whose documents list ids in their metadata.
+    Over a HybridMemory, over documents in memory, or over a vector store whose documents list ids in their metadata.
 
     >>> turns = ["Where did Ana go?", "To the sea.", "With Bo?"]
     >>> documents = [Document(text, id=f"t{n}", metadata={"thread": "chat"}) for n, text in enumerate(turns)]
@@ -49,45 +56,60 @@ class GraphRetriever(BaseRetriever):
     ['Where did Ana go?', 'To the sea.']
 
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
-    `k`, `filter`, `hops`, `decay` and `with_scores` can be set here and said again in `invoke(query, …)`.
+    `k`, `filter`, `hops`, `decay` and `with_scores` can be set here and again in `invoke(query, …)`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    memory: Any = None
-    """A HybridMemory to ask."""
+    memory: HybridMemory | None = None
+    """A HybridMemory to search."""
     documents: list[Document] | None = Field(default=None, repr=False, exclude=True)
-    """Documents at hand; `add_documents` and `delete` change them later."""
+    """Documents in memory; `add_documents` and `delete` change them later."""
     store: Any = None
     """Where neighbours are fetched from: a vector store (`get_by_ids`), a key-value store (`mget`), or a function."""
-    seed: RetrieverLike | None = None
-    """Who finds the first hits; None: BM25 over the documents."""
+    seed: SkipValidation[RetrieverLike | None] = None
+    """The retriever whose hits are the seeds; None: BM25 over the documents."""
     seeds: int | None = None
-    """How many of its hits to start from; None: 4·k. With few, more of the answer is what they remind of."""
+    """How many of its hits to start from; None: 4·k. With fewer seeds, more of the results are related documents."""
     k: int = 4
-    filter: Any = None
-    """`{"lang": "en"}` or a function of the document. What does not pass neither appears nor passes activation."""
+    filter: FilterOption | None = None
+    """`{"lang": "en"}` or a function of the document. A document that does not pass is not a result and passes no
+    activation on."""
     hops: int = 2
     decay: float = 0.5
     with_scores: bool = False
     """Put the activation into `metadata["score"]` and the path into `metadata["hybridmem"]`."""
     thread_key: str = "thread"
-    """Metadata that names a document's conversation, or the file it is a chunk of: neighbours there are joined."""
+    """Metadata that names a document's conversation, or the file it is a chunk of; neighbours in one are linked."""
     links_key: str | list[str] = "links"
     """Metadata that lists ids of other documents."""
-    id_key: Any = None
+    id_key: SkipValidation[IdKey] = None
     """What makes two documents the same: a metadata key or a function. None: `Document.id`, else the text."""
-    graph: Any = None
-    """`GraphSettings`: which edges count, and how much."""
-    as_of: Any = None
+    graph: GraphSettings | None = None
+    """The weights of the kinds of edges."""
+    as_of: TimeOption = None
     namespace: str | None = None
 
-    kept: Kept | None = Field(default=None, repr=False, exclude=True)
-    """What `documents` became, for a retriever that is made from this one's fields."""
+    built: Built | None = Field(default=None, repr=False, exclude=True)
+    """The corpus of `documents`, for a retriever that is made from this one's fields."""
 
     _arm: Arm | None = PrivateAttr(default=None)
 
-    if not TYPE_CHECKING:  # type checkers read the fields above instead
+    if TYPE_CHECKING:  # type checkers read the fields above, and the keywords of one call
+
+        def invoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[GraphCall]
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
+
+        async def ainvoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[GraphCall]
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
+
+    else:
 
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
@@ -95,58 +117,109 @@ class GraphRetriever(BaseRetriever):
             with clear_errors():
                 super().__init__(**settings)
             if self.seed is not None:
-                self._arm = arms_of([self.seed])[0]
-            if self.documents is not None or self.kept is not None:
-                self.kept = self._put_together()
-                self.documents = None  # the corpus has them, and goes on without this list
+                self._arm = next(iter(arms_of([self.seed]).values()))
+            if self.documents is not None or self.built is not None:
+                self.built = self._build()
+                self.documents = None  # the corpus has them
 
-    def _put_together(self) -> Kept:
-        how = (self.graph, self.thread_key, self.links_key, self.id_key, self.seed is None)
-        known = self.kept if self.documents is None else None
-        if known is not None and known.how == how:
-            return known
-        corpus: Corpus[Document] = Corpus(self.graph, words=self.seed is None)
-        corpus.add(self._linked((self.documents or []) if known is None else known.things.items))
-        return Kept(corpus, how)
+    def _build(self) -> Built:
+        settings = (self.graph, self.thread_key, self.links_key, self.id_key, self.seed is None)
+        before = self.built if self.documents is None else None
+        if before is not None and before.settings == settings:
+            return before
+        corpus: GraphCorpus[Document] = GraphCorpus(self.graph, lexical=self.seed is None)
+        corpus.add(self._items((self.documents or []) if before is None else before.index.items))
+        return Built(corpus, settings)
 
-    # --- ways in
+    # --- constructors
 
     @classmethod
-    def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
-        """Over a HybridMemory: seeds by its BM25, edges as it keeps them."""
+    def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryGraphSettings]) -> Self:
+        """Over a HybridMemory: seeds by its BM25, edges as it stores them."""
         return cls(memory=memory, **settings)
 
     @classmethod
     def from_documents(
-        cls: type[Self], documents: Sequence[Document], /, *, seed: RetrieverLike | None = None, **settings: Any
+        cls: type[Self],
+        documents: Sequence[Document],
+        /,
+        *,
+        seed: RetrieverLike | None = None,
+        **settings: Unpack[GraphRetrieverSettings],
     ) -> Self:
-        """Over documents at hand; `seed` finds the first hits (None: our BM25)."""
+        """Over documents in memory; `seed` provides the seeds (None: our BM25)."""
         return cls(documents=list(documents), seed=seed, **settings)
 
     @classmethod
-    def from_store(cls: type[Self], store: Any, /, *, seed: RetrieverLike | None = None, **settings: Any) -> Self:
+    def from_store(
+        cls: type[Self],
+        store: Any,
+        /,
+        *,
+        seed: RetrieverLike | None = None,
+        **settings: Unpack[GraphRetrieverSettings],
+    ) -> Self:
         """Over a vector store whose documents list ids under `links_key`; `seed` defaults to its own search."""
         if seed is None and hasattr(store, "as_retriever"):
             seed = store.as_retriever()
         return cls(store=store, seed=seed, **settings)
 
-    # --- changing the documents
+    # --- documents
 
     def add_documents(self, documents: Sequence[Document], /) -> list[str]:
-        """Add documents, or replace those of the same id; the next question sees them. Gives their ids."""
-        return self._own().add(self._linked(documents))
+        """Add documents, or replace those of the same id; returns their ids."""
+        return self._corpus().add(self._items(documents))
+
+    async def aadd_documents(self, documents: Sequence[Document], /) -> list[str]:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.add_documents(documents))
 
     def delete(self, ids: Sequence[str], /) -> bool:
-        """Take documents out by their ids; False when none was there."""
-        return self._own().remove(ids) > 0
+        """Remove documents by their ids; False when none was there."""
+        return self._corpus().remove(ids) > 0
 
-    def _own(self) -> Corpus[Document]:
-        if self.kept is None:
+    async def adelete(self, ids: Sequence[str], /) -> bool:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.delete(ids))
+
+    def _corpus(self) -> GraphCorpus[Document]:
+        if self.built is None:
             raise ConfigError("this GraphRetriever has no documents of its own: change them in its memory or store")
-        corpus: Corpus[Document] = self.kept.things
+        corpus: GraphCorpus[Document] = self.built.index
         return corpus
 
-    # --- asking
+    def _items(self, documents: Sequence[Document]) -> list[GraphItem]:
+        """Documents with all fields that the graph and BM25 read."""
+        items = []
+        for key, document in zip(DocumentReader(self.id_key).keys(documents), documents, strict=True):
+            memory, thread = to_memory(document), document.metadata.get(self.thread_key)
+            node = Memory(
+                memory.text,
+                id=key,
+                title=memory.title,
+                tags=memory.tags,
+                thread=None if thread is None else str(thread),
+                entities=memory.entities,
+                created_at=memory.created_at,
+                metadata=self._links(document),
+            )
+            items.append(GraphItem(node, document))
+        return items
+
+    def _linked_items(self, documents: Sequence[Document]) -> list[GraphItem]:
+        """Documents with the ids they list: all that a search over a store needs."""
+        keys = DocumentReader(self.id_key).keys(documents)
+        return [
+            GraphItem(Memory("", id=key, metadata=self._links(document)), document)
+            for key, document in zip(keys, documents, strict=True)
+        ]
+
+    def _links(self, document: Document) -> dict[str, list[str]]:
+        names = [self.links_key] if isinstance(self.links_key, str) else self.links_key
+        links = [one for name in names for one in ids_in(document.metadata.get(name))]
+        return {"links": links} if links else {}
+
+    # --- search
 
     def _get_relevant_documents(
         self,
@@ -154,68 +227,64 @@ class GraphRetriever(BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
         hops: int | None = None,
         decay: float | None = None,
         with_scores: bool | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: Any,
     ) -> list[Document]:
-        said = {"k": k, "filter": filter, "hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        asked = self._asked({**unknown, **said, "with_scores": with_scores})
-        steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
-        return shown(drive(steps), with_scores=asked["with_scores"])
+        given = {"k": k, "filter": filter, "hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        call = call_settings(self, _CALL, {**unknown, **given, "with_scores": with_scores})
+        steps = self._steps(query, call, {"callbacks": run_manager.get_child("seed")})
+        return _documents(drive(steps), with_scores=call["with_scores"])
 
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **said: Any
+    async def _asearch(
+        self, query: str, run_manager: AsyncCallbackManagerForRetrieverRun | None, **given: Any
     ) -> list[Document]:
-        asked = self._asked(said)
-        steps = self._steps(query, asked, {"callbacks": run_manager.get_child("seed")})
-        return shown(await adrive(steps), with_scores=asked["with_scores"])
+        call = call_settings(self, _CALL, given)
+        config: RunnableConfig = {} if run_manager is None else {"callbacks": run_manager.get_child("seed")}
+        return _documents(await adrive(self._steps(query, call, config)), with_scores=call["with_scores"])
 
-    def _asked(self, said: dict[str, Any]) -> dict[str, Any]:
-        return asked_of(self, _CALL, said)
-
-    def _steps(self, query: str, asked: dict[str, Any], config: RunnableConfig) -> Steps:
-        check = None if asked["filter"] is None or self.memory is not None else check_of(asked["filter"])
-        reach = Reach(asked["k"], asked["hops"], asked["decay"], check, self.seeds)
-        wish = Wish(reach.depth, asked["filter"], scores=True)
+    def _steps(self, query: str, call: dict[str, Any], config: RunnableConfig) -> Steps[list[GraphHit]]:
         if self.memory is not None:
-            how = {name: asked[name] for name in _CALL if name != "with_scores"}
-            return over_memory(self.memory, query, how, to_document)
-        if self.kept is not None:
-            seeds = None if self._arm is None else self._ask_seed(self._arm, query, wish, config, self._values)
-            return over_corpus(self._own(), query, reach, seeds=seeds)
-        if self._arm is None:  # checked when it was made
+            settings = {name: call[name] for name in _CALL if name != "with_scores"}
+            return search_memory(self.memory, query, settings, to_document)
+        check = None if call["filter"] is None else check_of(call["filter"])
+        extent = GraphQuery(call["k"], call["hops"], call["decay"], check, self.seeds)
+        seeds = partial(self._seed_job, query, ArmQuery(extent.depth, call["filter"]), config)
+        if self.built is not None:
+            job = None if self._arm is None else seeds(self._arm, self._scores_of)
+            return search_corpus(self._corpus(), query, extent, seeds=job)
+        if self._arm is None:  # checked in the constructor
             raise ConfigError("a store needs a seed retriever")
-        seeds = self._ask_seed(self._arm, query, wish, config, self._start)
-        return over_store(seeds, self._fetch, self.graph, reach)
+        return search_store(seeds(self._arm, self._first_items), self._fetch, self.graph, extent)
 
-    def _ask_seed(
-        self, arm: Arm, query: str, wish: Wish, config: RunnableConfig, read: Callable[[Brought], Any]
-    ) -> Call:
-        request: Request = arm.request(wish, config)
+    def _seed_job(
+        self, query: str, wanted: ArmQuery, config: RunnableConfig, arm: Arm, read: Callable[[ArmHits], Any]
+    ) -> Job:
+        """A job that asks the seed retriever and reads its best hits."""
+        request = arm.request(query, wanted, config)
 
         def best(value: Any) -> Any:
-            brought = request.read(value, arm.name)
-            scores = None if brought.scores is None else brought.scores[: wish.k]
-            return read(brought._replace(documents=brought.documents[: wish.k], scores=scores))
+            hits = request.read(value)
+            scores = None if hits.scores is None else hits.scores[: wanted.k]
+            return read(hits._replace(items=hits.items[: wanted.k], scores=scores))
 
         async def later() -> Any:
-            return best(await request.acall(query))
+            return best(await request.acall() if request.acall is not None else await in_thread(request.call))
 
-        return Call(lambda: best(request.call(query)), later)
+        return Job("seed", lambda: best(request.call()), later)
 
-    def _values(self, brought: Brought) -> dict[str, float]:
-        keys = DocumentReader(self.id_key).keys(brought.documents)
-        return ranks(keys, brought.scores)
+    def _scores_of(self, hits: ArmHits) -> dict[str, float]:
+        return seed_scores(DocumentReader(self.id_key).keys(hits.items), hits.scores)
 
-    def _start(self, brought: Brought) -> tuple[list[Linked], dict[str, float]]:
-        start = self._points(bare(brought))
-        return start, ranks([one.memory.id for one in start], brought.scores)
+    def _first_items(self, hits: ArmHits) -> tuple[list[GraphItem], dict[str, float]]:
+        items = self._linked_items(hits.items)
+        return items, seed_scores([one.memory.id for one in items], hits.scores)
 
-    def _fetch(self, ids: list[str]) -> Call:
+    def _fetch(self, ids: list[str]) -> Job:
         store = self.store
         if hasattr(store, "get_by_ids"):
             now, later = store.get_by_ids, getattr(store, "aget_by_ids", None)
@@ -223,40 +292,60 @@ class GraphRetriever(BaseRetriever):
             now, later = store.mget, getattr(store, "amget", None)
         else:
             now, later = store, None
-        plain = Call.of(lambda: self._points([found for found in now(ids) if found is not None]))
-        if later is None:
-            return plain
+        fetch: Any = later
 
-        async def wait() -> list[Linked]:
-            return self._points([found for found in await later(ids) if found is not None])
+        def items(documents: Sequence[Document | None]) -> list[GraphItem]:
+            return self._linked_items([document for document in documents if document is not None])
 
-        return plain._replace(later=wait)
+        async def wait() -> list[GraphItem]:
+            return items(await fetch(ids))
 
-    def _points(self, documents: Sequence[Document]) -> list[Linked]:
-        return pointing(documents, id_key=self.id_key, links_key=self.links_key)
+        return Job("fetch", lambda: items(now(ids)), None if later is None else wait)
 
-    def _linked(self, documents: Sequence[Document]) -> list[Linked]:
-        return linked(documents, id_key=self.id_key, thread_key=self.thread_key, links_key=self.links_key)
+
+def _documents(hits: Sequence[GraphHit], *, with_scores: bool) -> list[Document]:
+    """The hits as documents; copies with activation and path when wanted."""
+    documents = [hit.item for hit in hits]
+    if with_scores:
+        documents = [
+            with_metadata(
+                document,
+                {
+                    **document.metadata,
+                    "score": activation.value,
+                    "hybridmem": {
+                        "activation": activation.value,
+                        "hops": activation.hops,
+                        "path": list(activation.path),
+                        "line": line,
+                    },
+                },
+            )
+            for document, activation, line in hits
+        ]
+    lines = [hit.line for hit in hits]
+    return ScoredDocuments(documents, [hit.activation.value for hit in hits], lambda: lines)
 
 
 def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     refuse_unknown(cls, settings)
     given = [name for name in ("memory", "documents", "store") if settings.get(name) is not None]
-    if not given and settings.get("kept") is not None:
+    if not given and settings.get("built") is not None:
         given = ["documents"]
     if len(given) != 1:
-        told = " and ".join(given) or "none"
-        raise ConfigError(f"GraphRetriever got {told}: give exactly one of memory, documents and store")
+        raise ConfigError(
+            f"GraphRetriever got {' and '.join(given) or 'none'}: give exactly one of memory, documents and store"
+        )
     if given == ["store"]:
         _check_store(settings["store"], settings.get("seed"))
     for name in ("seed", "seeds"):
         if given == ["memory"] and settings.get(name) is not None:
             raise ConfigError(f"{name} does not go with a memory: it starts from the 4·k best hits of its own BM25")
     graph = settings.get("graph")
-    if graph is not None and not isinstance(graph, GraphSettings):
+    if graph is not None and not isinstance(graph, _GraphSettings):
         raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
     chosen = {name: settings[name] for name in ("k", "hops", "decay", "seeds") if name in settings}
-    Reach(**chosen)
+    GraphQuery(**chosen)
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
 

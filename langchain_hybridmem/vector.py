@@ -1,66 +1,95 @@
-"""VectorRetriever: by meaning, over any LangChain vector store, over Chroma, or over a memory; scores are cosines."""
+"""VectorRetriever: vector search over any LangChain vector store, over Chroma, or over a memory; scores are cosines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
+from langchain_core.retrievers import LangSmithRetrieverParams
+from langchain_core.runnables import RunnableConfig
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import in_thread
+from hybridmem.core import validation
+from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
 from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.bm25.documents import check_k
-from hybridmem.retrievers.vector import Texts, open_texts
-from langchain_hybridmem._scores import asimilarities, similarities
-from langchain_hybridmem._settings import asked_of, clear_errors, documents_of_texts, refuse_unknown
-from langchain_hybridmem._vectors import Asked, Wide, shown_memories, shown_texts, to_row
+from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, content_id, open_corpus, search_deeper
+from langchain_hybridmem._arms import ScoredDocuments
+from langchain_hybridmem._conversion import to_document, with_metadata
+from langchain_hybridmem._filters import check_of, store_filter
+from langchain_hybridmem._runs import SearchRetriever
+from langchain_hybridmem._scores import asearch_store, search_store
+from langchain_hybridmem._settings import call_settings, clear_errors, documents_of_texts, refuse_unknown
+from langchain_hybridmem._types import FilterOption, HybridMemory, TimeOption
+
+if TYPE_CHECKING:
+    from langchain_hybridmem._keywords import VectorCall, VectorSettings
 
 __all__ = ["VectorRetriever"]
 
 Self = TypeVar("Self", bound="VectorRetriever")
+Scored = list[tuple[Document, float | None]]
+SearchType = Literal["similarity", "similarity_score_threshold", "mmr"]
 _CALL = ("k", "filter", "score_threshold", "with_scores", "as_of", "namespace")
 
 
-class VectorRetriever(BaseRetriever):
-    """Meaning: the documents whose embeddings are nearest to the query's, with cosines whatever the store counts in.
+class VectorRetriever(SearchRetriever):
+    """The documents whose embeddings are nearest to the query's, with cosines for every kind of store.
 
     >>> embed = lambda texts: [[text.count("a") + 0.1, text.count("b") + 0.1] for text in texts]
     >>> retriever = VectorRetriever.from_texts(["aaa", "bbb"], embedding=embed, k=1)
     >>> [document.page_content for document in retriever.invoke("a")]
     ['aaa']
 
-    `VectorRetriever(vectorstore=store)` asks any LangChain vector store; `from_texts` and `from_documents` keep them
-    in this process, in a Chroma folder (`persist_directory=`) or on a Chroma server (`host=`, `port=`);
-    `from_memory` asks a HybridMemory. `k`, `filter`, `score_threshold` and `with_scores` can be set here and said
-    again in `invoke(query, …)`.
+    `VectorRetriever(vectorstore=store)` searches any LangChain vector store; `from_texts` and `from_documents` keep
+    documents in this process, in a Chroma folder (`persist_directory=`) or on a Chroma server (`host=`, `port=`);
+    `from_memory` searches a HybridMemory. `k`, `filter`, `score_threshold` and `with_scores` can be set here and again
+    in `invoke(query, …)`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     vectorstore: VectorStore | None = None
-    """Any LangChain vector store; its distances become cosines."""
-    memory: Any = None
-    """A HybridMemory to ask instead."""
-    texts: Texts | None = Field(default=None, repr=False, exclude=True)
-    """What `from_texts` and `from_documents` made."""
+    """Any LangChain vector store; its distances are converted to cosines."""
+    memory: HybridMemory | None = None
+    """A HybridMemory to search instead."""
+    texts: TextCorpus | None = Field(default=None, repr=False, exclude=True)
+    """The corpus that `from_texts` and `from_documents` make."""
     k: int = 4
-    filter: Any = None
-    """`{"lang": "en"}` or a function of the document; a vector store's own filter is passed on."""
+    filter: FilterOption | None = None
+    """`{"lang": "en"}` or a function of the document; a filter in the store's own language is handed to it."""
     score_threshold: float | None = None
-    """The lowest cosine that still is a result."""
+    """The lowest cosine of a result."""
     with_scores: bool = False
     """Put the cosine into `metadata["score"]`, on copies."""
+    search_type: SearchType = "similarity"
+    """How a vector store is searched, as in `as_retriever(search_type=…)`."""
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """More keywords for the vector store."""
-    as_of: Any = None
+    """More keywords for the vector store, such as `fetch_k` and `lambda_mult` for MMR."""
+    as_of: TimeOption = None
     namespace: str | None = None
 
-    if not TYPE_CHECKING:  # type checkers read the fields above instead
+    if TYPE_CHECKING:  # type checkers read the fields above, and the keywords of one call
+
+        def invoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[VectorCall]
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
+
+        async def ainvoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[VectorCall]
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
+
+    else:
 
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
@@ -68,7 +97,7 @@ class VectorRetriever(BaseRetriever):
             with clear_errors():
                 super().__init__(**settings)
 
-    # --- ways in
+    # --- constructors
 
     @classmethod
     def from_texts(
@@ -78,10 +107,24 @@ class VectorRetriever(BaseRetriever):
         metadatas: Iterable[Mapping[str, Any]] | None = None,
         *,
         ids: Iterable[str | None] | None = None,
-        **settings: Any,
+        persist_directory: str | PathLike[str] | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        ssl: bool | None = None,
+        collection_name: str | None = None,
+        **settings: Unpack[VectorSettings],
     ) -> Self:
         """Over texts, with metadata and ids when given; see `from_documents`."""
-        return cls.from_documents(documents_of_texts(texts, metadatas, ids), embedding, **settings)
+        return cls.from_documents(
+            documents_of_texts(texts, metadatas, ids),
+            embedding,
+            persist_directory=persist_directory,
+            host=host,
+            port=port,
+            ssl=ssl,
+            collection_name=collection_name,
+            **settings,
+        )
 
     @classmethod
     def from_documents(
@@ -89,66 +132,71 @@ class VectorRetriever(BaseRetriever):
         documents: Iterable[Document],
         embedding: Any = "local",
         *,
-        persist_directory: Any = None,
+        persist_directory: str | PathLike[str] | None = None,
         host: str | None = None,
         port: int | None = None,
         ssl: bool | None = None,
         collection_name: str | None = None,
-        **settings: Any,
+        **settings: Unpack[VectorSettings],
     ) -> Self:
         """Over documents, in this process, or in Chroma when a folder or a server is given.
 
         `embedding` is any kind of embedding object, a function texts → vectors, or "local" for the offline model.
-        No documents and a place that has some already is a way to open it. A document without an id gets one made of
-        its content, so that adding it again changes nothing.
+        No documents and a collection that has some already is a way to open it. A document without an id gets one
+        derived from its content, so that adding it again changes nothing.
         """
         where = {"persist_directory": persist_directory, "host": host, "port": port, "ssl": ssl}
-        kept = open_texts(as_embedder(embedding), **where, collection_name=collection_name)
+        corpus = open_corpus(as_embedder(embedding), **where, collection_name=collection_name)
         try:
-            retriever = cls(texts=kept, **settings)
-            kept.put([to_row(document) for document in documents])
+            retriever = cls(texts=corpus, **settings)
+            corpus.put([_item(document) for document in documents])
         except BaseException:
-            kept.close()
+            corpus.close()
             raise
         return retriever
 
     @classmethod
-    def from_memory(cls: type[Self], memory: Any, /, **settings: Any) -> Self:
+    def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[VectorSettings]) -> Self:
         """Over a HybridMemory: its vector arm alone, with cosines."""
         return cls(memory=memory, **settings)
 
-    # --- changing the documents
+    # --- documents
 
     def add_documents(self, documents: Sequence[Document], /) -> list[str]:
-        """Add documents, or replace those of the same id; gives the ids to delete them by."""
+        """Add documents, or replace those of the same id; returns the ids to delete them by."""
         if self.vectorstore is not None:
             return self.vectorstore.add_documents(list(documents))
-        return self._own().put([to_row(document) for document in documents])
+        return self._corpus().put([_item(document) for document in documents])
 
     async def aadd_documents(self, documents: Sequence[Document], /) -> list[str]:
         """The same without blocking the event loop."""
         if self.vectorstore is not None:
             return await self.vectorstore.aadd_documents(list(documents))
-        added: list[str] = await in_thread(lambda: self.add_documents(documents))
-        return added
+        return await in_thread(lambda: self.add_documents(documents))
 
     def delete(self, ids: Sequence[str], /) -> bool:
-        """Take documents out by their ids; False when none was there."""
+        """Remove documents by their ids; False when none was there."""
         if self.vectorstore is not None:
             return self.vectorstore.delete(list(ids)) is not False
-        return self._own().remove(ids) > 0
+        return self._corpus().remove(ids) > 0
+
+    async def adelete(self, ids: Sequence[str], /) -> bool:
+        """The same without blocking the event loop."""
+        if self.vectorstore is not None:
+            return await self.vectorstore.adelete(list(ids)) is not False
+        return await in_thread(lambda: self.delete(ids))
 
     def close(self) -> None:
-        """Let go of the Chroma folder or connection that `from_texts` or `from_documents` opened."""
+        """Close the Chroma folder or connection that `from_texts` or `from_documents` opened."""
         if self.texts is not None:
             self.texts.close()
 
-    def _own(self) -> Texts:
+    def _corpus(self) -> TextCorpus:
         if self.texts is None:
             raise ConfigError("this VectorRetriever has no documents of its own: change them in its memory")
         return self.texts
 
-    # --- asking
+    # --- search
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
         params = super()._get_ls_params(**kwargs)
@@ -162,50 +210,120 @@ class VectorRetriever(BaseRetriever):
         *,
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
         k: int | None = None,
-        filter: Any = None,
+        filter: FilterOption | None = None,
         score_threshold: float | None = None,
         with_scores: bool | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: Any,
     ) -> list[Document]:
-        said = {"k": k, "filter": filter, "score_threshold": score_threshold, "with_scores": with_scores}
-        asked = self._asked({**unknown, **said, "as_of": as_of, "namespace": namespace})
+        given = {"k": k, "filter": filter, "score_threshold": score_threshold, "with_scores": with_scores}
+        call = self._call({**unknown, **given, "as_of": as_of, "namespace": namespace})
+        if self.vectorstore is not None:
+            return call.documents(drive(self._search_store(self.vectorstore, query, call)))
         if self.memory is not None:
-            return shown_memories(self.memory.search_arm("vector", query, **asked.to_memory()), asked)
-        if self.vectorstore is None:
-            plain, check = asked.for_texts()
-            return shown_texts(self._own().search(query, k=asked.k, filter=plain, check=check), asked)
-        wide = Wide(self.vectorstore, asked, self.search_kwargs)
-        while wide.more:
-            wide.take(similarities(self.vectorstore, query, **wide.keywords))
-        return wide.documents
+            return call.documents(_memory_hits(self.memory.search_arm("vector", query, **call.memory_settings())))
+        plain, check = call.text_filter()
+        return call.documents(_text_hits(self._corpus().search(query, k=call.k, filter=plain, check=check)))
 
-    async def _aget_relevant_documents(
+    async def _asearch(
         self,
         query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002
-        k: int | None = None,
-        **said: Any,
+        run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
+        **given: Any,
     ) -> list[Document]:
-        asked = self._asked({**said, "k": k})
+        call = self._call(given)
+        if self.vectorstore is not None:
+            return call.documents(await adrive(self._search_store(self.vectorstore, query, call)))
         if self.memory is not None:
-            memory = self.memory
-            results = await memory.asearch_arm("vector", query, **asked.to_memory())
-            return shown_memories(results, asked)
-        if self.vectorstore is None:
-            plain, check = asked.for_texts()
-            return shown_texts(await self._own().asearch(query, k=asked.k, filter=plain, check=check), asked)
-        wide = Wide(self.vectorstore, asked, self.search_kwargs)
-        while wide.more:
-            wide.take(await asimilarities(self.vectorstore, query, **wide.keywords))
-        return wide.documents
+            results = await self.memory.asearch_arm("vector", query, **call.memory_settings())
+            return call.documents(_memory_hits(results))
+        plain, check = call.text_filter()
+        return call.documents(_text_hits(await self._corpus().asearch(query, k=call.k, filter=plain, check=check)))
 
-    def _asked(self, said: dict[str, Any]) -> Asked:
-        asked = Asked(**asked_of(self, _CALL, said))
-        check_k(asked.k)
-        return asked
+    def _search_store(self, store: VectorStore, query: str, call: _Call) -> Steps[Scored]:
+        """Search a vector store; where a filter has to be applied here, deeper until k documents pass."""
+        keywords, check = dict(self.search_kwargs), None
+        if call.filter is not None and keywords.get("filter") is not None:
+            check = check_of(call.filter)  # the store's own filter stays in force: both must hold
+        elif call.filter is not None:
+            handed, check = store_filter(store, call.filter)
+            if handed is not None:
+                keywords["filter"] = handed
+
+        def request(depth: int) -> Job:
+            how: Any = {"search_type": self.search_type, "keywords": {**keywords, "k": depth}}
+            return Job(
+                "vector", partial(search_store, store, query, **how), partial(asearch_store, store, query, **how)
+            )
+
+        passes = None if check is None else _of_document(check)
+        hits: Scored = yield from search_deeper(request, call.k, passes)
+        return hits
+
+    def _call(self, given: Mapping[str, Any]) -> _Call:
+        call = _Call(**call_settings(self, _CALL, given))
+        validation.k(call.k)
+        return call
+
+
+class _Call(NamedTuple):
+    """The settings of one call."""
+
+    k: int
+    filter: Any
+    score_threshold: float | None
+    with_scores: bool
+    as_of: Any
+    namespace: str | None
+
+    def memory_settings(self) -> dict[str, Any]:
+        """The settings that a memory's arm takes."""
+        settings = {"k": self.k, "filter": self.filter, "as_of": self.as_of, "namespace": self.namespace}
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def text_filter(self) -> tuple[Any, Callable[[TextHit], bool] | None]:
+        """The filter for a corpus: in our language, or a function of the document as a check."""
+        if not callable(self.filter):
+            return self.filter, None
+        check = self.filter
+        return None, lambda hit: check(_document(hit))
+
+    def documents(self, hits: Scored) -> ScoredDocuments:
+        """The hits that are similar enough, as copies with scores where wanted."""
+        least = self.score_threshold
+        if least is not None:
+            if any(score is None for _, score in hits):
+                raise ConfigError(f"score_threshold = {least!r}: this vector store gives no scores")
+            hits = [(document, score) for document, score in hits if score is not None and score >= least]
+        if self.with_scores:
+            hits = [
+                (document if score is None else with_metadata(document, {**document.metadata, "score": score}), score)
+                for document, score in hits
+            ]
+        return ScoredDocuments.of(hits)
+
+
+def _of_document(check: Callable[[Document], bool]) -> Callable[[tuple[Document, float | None]], bool]:
+    return lambda hit: check(hit[0])
+
+
+def _memory_hits(results: Sequence[Any]) -> Scored:
+    return [(to_document(result.memory), result.score) for result in results]
+
+
+def _text_hits(hits: Sequence[TextHit]) -> Scored:
+    return [(_document(hit), hit.score) for hit in hits]
+
+
+def _document(hit: TextHit) -> Document:
+    return Document(hit.text, metadata=hit.metadata, id=hit.id)
+
+
+def _item(document: Document, /) -> TextItem:
+    """A document as it is stored; one without an id gets one derived from its content."""
+    key = document.id or content_id(document.page_content, document.metadata)
+    return TextItem(key, document.page_content, document.metadata)
 
 
 def _check_settings(cls: type[VectorRetriever], settings: Mapping[str, Any]) -> None:
@@ -216,4 +334,10 @@ def _check_settings(cls: type[VectorRetriever], settings: Mapping[str, Any]) -> 
             f"got {' and '.join(given) or 'nothing to search'}: give vectorstore= or memory=, "
             "or use from_texts, from_documents or from_memory"
         )
-    check_k(settings.get("k", 4))
+    validation.k(settings.get("k", 4))
+    kind = settings.get("search_type", "similarity")
+    validation.one_of("search_type", kind, ("similarity", "similarity_score_threshold", "mmr"))
+    if kind != "similarity" and given != ["vectorstore"]:
+        raise ConfigError(f"search_type = {kind!r} is for a vectorstore")
+    if kind == "similarity_score_threshold" and "score_threshold" not in settings.get("search_kwargs", {}):
+        raise ConfigError("search_type = 'similarity_score_threshold' needs search_kwargs={'score_threshold': …}")

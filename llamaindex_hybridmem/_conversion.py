@@ -1,4 +1,4 @@
-"""Nodes as the core sees them, and back: the only place that maps between LlamaIndex nodes and rankings."""
+"""Conversion between LlamaIndex nodes, rankings and memories."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from llama_index.core.schema import (
     BaseNode,
     MetadataMode,
     NodeRelationship,
-    NodeWithScore,
     RelatedNodeInfo,
     TextNode,
 )
 
 from hybridmem.core.times import as_datetime, epoch, iso
-from hybridmem.core.types import ArmList, Memory
-from llamaindex_hybridmem._results import notes_of
+from hybridmem.core.types import Memory
 
-__all__ = ["Heard", "NodeReader", "node_source", "node_text", "to_arm_list", "to_memory", "to_node"]
+__all__ = ["NodeReader", "node_source", "node_text", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -67,23 +65,12 @@ class NodeReader:
         return [node.metadata.get(also) if v is None else v for node, v in zip(items, values, strict=True)]
 
 
-Heard = tuple[str, list[NodeWithScore], list[float | None]]
-"""An arm's name, its answer, and the scores as they were then: whoever has the nodes may write into them later."""
-
-
-def to_arm_list(heard: Heard, /) -> ArmList:
-    """An arm's answer for the core; a list in which any score is missing counts as unscored."""
-    name, nodes, scores = heard
-    known = None if None in scores else scores
-    return ArmList(name, [found.node for found in nodes], known, notes_of(nodes))  # type: ignore[arg-type]
-
-
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
-_VITALS = (
+_BOOKKEEPING = (
     "source_id", "thread", "namespace", "entities", "status", "strength", "confidence", "access_count", "last_accessed",
     "supersedes",
 )  # fmt: skip
-"""Fields that keep the books: carried in the metadata, but of no use in a prompt."""
+"""Fields that are in the metadata but of no use in a prompt."""
 
 
 def to_node(memory: Memory, /) -> TextNode:
@@ -100,7 +87,7 @@ def to_node(memory: Memory, /) -> TextNode:
     related: dict[NodeRelationship, Any] = {}
     if memory.source_id is not None:
         related[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=memory.source_id)
-    hidden = [name for name in _VITALS if name in metadata and name not in memory.metadata]
+    hidden = [name for name in _BOOKKEEPING if name in metadata and name not in memory.metadata]
     named = {"id_": memory.id} if memory.id else {}
     return TextNode(
         text=memory.text,

@@ -1,4 +1,4 @@
-"""Filters on their way in and out: LlamaIndex's `MetadataFilters` and hybridmem's filter language."""
+"""Conversion between LlamaIndex's `MetadataFilters` and hybridmem's filter language; filters for vector stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.filters.parse import RANGES
 from hybridmem.filters.predicate import parse
 
-__all__ = ["both", "to_filter", "to_metadata_filters"]
+__all__ = ["both", "store_filters", "to_filter", "to_metadata_filters"]
 
 _OPERATORS = {
     FilterOperator.EQ: "$eq",
@@ -39,7 +39,11 @@ _BACK = {
 
 
 _NO_METADATA = ("id", "text", "source_id")
-"""What a node has beside its metadata: stores' filters do not look there."""
+"""Fields of a node outside its metadata, which stores' filters cannot name."""
+_TRANSLATED = {"SimpleVectorStore", "ChromaVectorStore", "QdrantVectorStore", "PGVectorStore"}
+"""Stores whose evaluation of plain comparisons we know."""
+_WITHOUT_FILTERS = {"FaissVectorStore", "FaissMapVectorStore"}
+"""Stores that raise an error for any filter."""
 
 
 def to_filter(filters: MetadataFilters | MetadataFilter | Mapping[str, Any] | None, /) -> dict[str, Any] | None:
@@ -81,7 +85,7 @@ def _one(test: MetadataFilter) -> dict[str, Any]:
 
 
 def _name(key: str) -> str:
-    """A metadata key as it is: dots in it are no path, and what looks like an operator is none."""
+    """A metadata key as a literal name: dots in it separate no path, and a leading $ marks no operator."""
     escaped = key.replace(".", "\\.")
     return f"metadata.{escaped}" if key.startswith("$") or key.partition(".")[0] == "metadata" else escaped
 
@@ -127,3 +131,19 @@ def both(one: MetadataFilters | None, two: MetadataFilters, /) -> MetadataFilter
     if one.condition in flat and two.condition in flat:
         return MetadataFilters(filters=[*one.filters, *two.filters])
     return None
+
+
+def store_filters(
+    vector_store: Any, filter: Mapping[str, Any], given: MetadataFilters | None, /
+) -> tuple[MetadataFilters | None, bool]:
+    """The filters to hand to a vector store, if any, and whether its results need no check.
+
+    A store gets a filter that we translated only when we know how it evaluates it, and `MetadataFilters` that the user
+    gave unless it takes none at all. Its results are checked, except for filters of the user in a store that we know.
+    """
+    names = {cls.__name__ for cls in type(vector_store).__mro__}
+    if names & _WITHOUT_FILTERS:
+        return None, False
+    if given is not None:
+        return given, bool(names & _TRANSLATED)
+    return (to_metadata_filters(filter) if names & _TRANSLATED else None), False

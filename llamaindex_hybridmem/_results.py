@@ -1,8 +1,8 @@
-"""Results that can say why: a `NodeWithScore` whose receipt is made when somebody reads it."""
+"""Results with receipts: a `NodeWithScore` whose explanation is made when somebody reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.bridge.pydantic import BaseModel
@@ -10,21 +10,23 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 
 from hybridmem.fusion.explain import Explanation, Receipt
 
-__all__ = ["FusedNode", "Why", "fused_nodes", "notes_of", "scored_nodes"]
+__all__ = ["FusedNode", "Why", "fused_nodes", "notes_of", "rescored", "scored_nodes"]
 
 _WHY = "_why"
 _NAMES = {"node", "score"}
-_BOOKS = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-"""Where pydantic keeps which fields were given, and what is no field."""
+_PYDANTIC = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+"""Attributes in which pydantic records which fields were set."""
 _new = object.__new__
-_set_fields, _set_names, _set_extra, _set_private = (BaseModel.__dict__[name].__set__ for name in ("__dict__", *_BOOKS))
-"""What `object.__setattr__` comes to for these names, without the way there."""
+_set_fields, _set_names, _set_extra, _set_private = (
+    BaseModel.__dict__[name].__set__ for name in ("__dict__", *_PYDANTIC)
+)
+"""The setters behind `object.__setattr__` for these names, which cost less."""
 
 
 class Why:
-    """One query's explanation, shared by its results and made at most once, when it is first read.
+    """The explanation of one query, shared by its results and made once, when it is first read.
 
-    Copies share it; pickling it writes down the finished explanation, because a live one holds the arms' lists.
+    Copies share it. Pickling makes and stores the explanation, because what makes it holds the arms' lists.
     """
 
     __slots__ = ("_made", "_make")
@@ -43,10 +45,10 @@ class Why:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _told, (self.explanation(),)
+        return _finished, (self.explanation(),)
 
 
-def _told(explanation: Explanation) -> Why:
+def _finished(explanation: Explanation) -> Why:
     return Why(lambda: explanation)
 
 
@@ -73,24 +75,24 @@ class FusedNode(NodeWithScore):
     if not TYPE_CHECKING:  # or else every name would be an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Open pydantic's books when somebody first looks into them: most results are never copied or dumped."""
-            if name not in _BOOKS:
+            """Create pydantic's bookkeeping when it is first read: most results are never copied or dumped."""
+            if name not in _PYDANTIC:
                 return super().__getattr__(name)
-            opened = set(_NAMES) if name == "__pydantic_fields_set__" else None
-            object.__setattr__(self, name, opened)
-            return opened
+            created = set(_NAMES) if name == "__pydantic_fields_set__" else None
+            object.__setattr__(self, name, created)
+            return created
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault(_WHY, state["__dict__"].get(_WHY))
 
 
-def fused_nodes(rows: Iterable[tuple[BaseNode, float]], why: Why, /) -> list[NodeWithScore]:
-    """Results over these nodes that can say why; what came in is never changed.
+def fused_nodes(rows: Iterable[tuple[BaseNode, float]], why: Why, /) -> list[FusedNode]:
+    """Results over these nodes with a shared explanation; the input is never changed.
 
-    The explanation lies beside the fields, as a cached property would: never dumped, never compared.
+    The explanation is beside the fields, as a cached property would be: not dumped and not compared.
     """
-    made: list[NodeWithScore] = []
+    made: list[FusedNode] = []
     for node, score in rows:
         one = _new(FusedNode)
         _set_fields(one, {"node": node, "score": score, _WHY: why})
@@ -115,23 +117,21 @@ def scored_nodes(rows: Iterable[tuple[BaseNode, float | None]], /) -> list[NodeW
     return made
 
 
-class _Notes(Mapping[str, str]):
-    """What an arm's own receipts say of its results, such as a path in the graph; read only when somebody explains."""
-
-    def __init__(self, nodes: Sequence[NodeWithScore]) -> None:
-        self._nodes = {found.node.id_: found for found in nodes if isinstance(found, FusedNode)}
-
-    def __getitem__(self, key: str) -> str:
-        receipt = self._nodes[key].receipt
-        return "" if receipt is None else "; ".join(arm.note for arm in receipt.arms if arm.note)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
+def notes_of(results: Sequence[NodeWithScore], /) -> Callable[[], list[str]] | None:
+    """What the receipts of an arm's results say, such as a path in the graph; None where they have no receipts."""
+    if not results or not isinstance(results[0], FusedNode):
+        return None
+    return lambda: [_note(one) for one in results]
 
 
-def notes_of(nodes: Sequence[NodeWithScore], /) -> Mapping[str, str] | None:
-    """The notes for an arm's list, when it brought results that can say why."""
-    return _Notes(nodes) if nodes and type(nodes[0]) is FusedNode else None
+def _note(result: NodeWithScore) -> str:
+    receipt = result.receipt if isinstance(result, FusedNode) else None
+    return "" if receipt is None else "; ".join(arm.note for arm in receipt.arms if arm.note)
+
+
+def rescored(rows: Iterable[tuple[NodeWithScore, float | None]], /) -> list[NodeWithScore]:
+    """Copies of results with other scores; each keeps its class, and with it its receipt."""
+    pairs = list(rows)
+    if all(type(result) is NodeWithScore for result, _ in pairs):
+        return scored_nodes([(result.node, score) for result, score in pairs])
+    return [result.model_copy(update={"score": score}) for result, score in pairs]

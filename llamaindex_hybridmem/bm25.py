@@ -1,96 +1,143 @@
-"""BM25Retriever: exact, live BM25 over nodes, an index, a docstore, a vector store or a memory."""
+"""BM25Retriever: exact BM25 over nodes, an index, a docstore, a vector store or a memory."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
-from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.schema import BaseNode, IndexNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+from typing_extensions import Unpack
 
+from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError, CorruptStoreError
 from hybridmem.indexes.bm25.documents import WEIGHTS
-from hybridmem.retrievers.lexical import Engine, Found, Shelf, Words, pattern_terms
-from hybridmem.retrievers.lexical_file import Keeper
+from hybridmem.retrievers.lexical import LexicalCorpus, LexicalHit, LexicalSettings, pattern_terms
+from hybridmem.retrievers.lexical_file import LexicalFile
+from hybridmem.retrievers.options import TimeOption
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
-from llamaindex_hybridmem._calling import CalledRetriever, exactly_one, memory_nodes, memory_wish
+from llamaindex_hybridmem._bm25s import Bm25sCorpus
+from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes, memory_settings
 from llamaindex_hybridmem._results import scored_nodes
-from llamaindex_hybridmem._settings import Filters, Settings, refuse
+from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+    from llamaindex_hybridmem._keywords import BM25DefaultsSettings, BM25Settings, MemorySettings
 
 __all__ = ["BM25Retriever"]
 
-dispatcher = get_dispatcher(__name__)
+Engine = Literal["hybridmem", "fts5", "rank-bm25", "bm25s"]
+_FILE = "bm25.sqlite"
+_ORIGINAL = "retriever.json"
+"""The file that LlamaIndex's BM25Retriever writes beside its index."""
+_PATTERN = r"(?u)\b\w\w+\b"
+_CALL = ("similarity_top_k", "filters", "as_of", "namespace")
+_CODES = {
+    "da": "danish", "de": "german", "en": "english", "en_plus": "english", "es": "spanish", "fi": "finnish",
+    "fr": "french", "hu": "hungarian", "it": "italian", "ko": "none", "nl": "dutch", "no": "norwegian",
+    "pt": "portuguese", "ru": "russian", "sv": "swedish", "tr": "turkish", "zh": "none", "zh-cn": "none",
+}  # fmt: skip
+"""Language codes of the original. Chinese and Korean need no stemmer: their words are found by character pairs."""
 
-_FILE = "bm25.shelf"
+log = logging.getLogger(__name__)
 
 
-class BM25Retriever(CalledRetriever):
-    """Words, exact and live: nodes can be added, deleted, filtered and kept in a file.
+class BM25Retriever(SearchRetriever):
+    """Exact BM25 over nodes, which can be added, deleted, filtered and kept in a file.
 
     >>> from llama_index.core.schema import TextNode
     >>> nodes = [TextNode(text="Ana moved to Lisbon"), TextNode(text="Bo drinks tea")]
-    >>> [found.text for found in BM25Retriever.from_defaults(nodes=nodes).retrieve("Who moved?")]
+    >>> [result.text for result in BM25Retriever.from_defaults(nodes=nodes).retrieve("Who moved?")]
     ['Ana moved to Lisbon']
 
-    What is searched is the text that an embedder would see: the node's text and the metadata it is not told to leave
-    out (`metadata_mode`). `similarity_top_k` and `filters` can also be given to `retrieve` and `aretrieve`. A node
-    that shares no word with the query is not a result, so there may be fewer than `similarity_top_k`.
+    The text that an embedder would see is searched: the node's text and the metadata that is not excluded
+    (`metadata_mode`). `similarity_top_k` and `filters` can also be given to `retrieve` and `aretrieve`. A node that
+    shares no word with the query is not a result, so there may be fewer than `similarity_top_k`. `engine="bm25s"`
+    gives the ranking of LlamaIndex's class exactly, with its scores and its padding.
     """
 
     def __init__(
         self,
         nodes: Sequence[BaseNode] | None = None,
+        stemmer: Any = None,
+        language: str | None = None,
+        existing_bm25: Any = None,
+        similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
+        callback_manager: CallbackManager | None = None,
+        objects: list[IndexNode] | None = None,
+        object_map: dict[str, Any] | None = None,
+        verbose: bool = False,
+        skip_stemming: bool = False,
+        token_pattern: str | None = None,
+        filters: Filters = None,
+        corpus_weight_mask: Sequence[int] | None = None,
         *,
         memory: HybridMemory | None = None,
-        similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
-        filters: Filters = None,
         engine: Engine | None = None,
         k1: float | None = None,
         b: float | None = None,
-        language: str | None = None,
-        stemmer: Any = None,
-        skip_stemming: bool = False,
-        token_pattern: str | None = None,
         preprocess_func: Callable[[str], list[str]] | None = None,
+        tokenizer: Callable[[str], list[str]] | None = None,
         bm25_variant: str = "okapi",
         bm25_params: Mapping[str, Any] | None = None,
         fields: Mapping[str, str] | None = None,
         metadata_mode: MetadataMode = MetadataMode.EMBED,
         persist_path: str | Path | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
-        callback_manager: CallbackManager | None = None,
-        objects: list[IndexNode] | None = None,
-        object_map: dict[str, Any] | None = None,
-        verbose: bool = False,
-        **unknown: Any,
+        **unknown: NoReturn,
     ) -> None:
-        refuse(unknown, ("nodes", *(BM25Retriever.__init__.__kwdefaults__ or ())))
-        terms = preprocess_func or _terms(language, stemmer, token_pattern, skip_stemming=skip_stemming)
-        words = Words(engine, k1, b, language, terms, bm25_variant, bm25_params)
-        self._memory = memory
+        refuse(unknown, list(inspect.signature(BM25Retriever.__init__).parameters)[1:-1])
+        if tokenizer is not None:
+            log.warning("tokenizer is ignored, as LlamaIndex's BM25Retriever does: use preprocess_func")
+        self.stemmer, self.skip_stemming, self.token_pattern = stemmer, skip_stemming, token_pattern or _PATTERN
         self._fields = _checked_fields(fields)
         self._mode = metadata_mode
-        self._shelf: Shelf[BaseNode] | None = None
-        if memory is None:
-            self._shelf = Shelf.at(persist_path, words, write=doc_to_json, read=json_to_doc)
-            self._shelf.begin(self._rows(nodes or ()))
-        elif nodes is not None or persist_path is not None or words != Words() or self._fields:
-            raise ConfigError("nodes, files and settings of words do not go with a memory, which has its own")
-        settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters)
-        self._settings = self._checked(settings.changed(as_of=as_of, namespace=namespace))
+        self._memory = memory
+        self._nodes: LexicalCorpus[BaseNode] | Bm25sCorpus | None = None
+        self._stored: dict[str, Any] = {"engine": engine, "k1": k1, "b": b, "language": language}
+        self._stored.update(skip_stemming=skip_stemming, token_pattern=token_pattern, bm25_variant=bm25_variant)
+        self._stored.update(bm25_params=None if bm25_params is None else dict(bm25_params), fields=self._fields)
+        self._stored["metadata_mode"] = metadata_mode.value
+        if engine == "bm25s" or existing_bm25 is not None:
+            self._nodes = self._bm25s_corpus(nodes, existing_bm25, language or "en")
+        else:
+            named = _CODES.get(language or "", language)
+            terms = preprocess_func or _terms(named, stemmer, token_pattern, skip_stemming=skip_stemming)
+            lexical = LexicalSettings(engine, k1, b, named, terms, bm25_variant, bm25_params)
+            if memory is None:
+                self._nodes = LexicalCorpus.at(persist_path, lexical, write=doc_to_json, read=json_to_doc)
+                self._nodes.begin(self._rows(nodes or ()))
+            elif nodes is not None or persist_path is not None or lexical != LexicalSettings() or self._fields:
+                raise ConfigError("nodes, files and lexical settings do not go with a memory, which has its own")
+        self.corpus_weight_mask = None if corpus_weight_mask is None else list(corpus_weight_mask)
+        more: Any = {"as_of": as_of, "namespace": namespace}
+        settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **more)
+        self._settings = self._checked(settings)
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
-    # --- ways in
+    def _bm25s_corpus(self, nodes: Sequence[BaseNode] | None, existing: Any, language: str) -> Bm25sCorpus:
+        return Bm25sCorpus(
+            list(nodes or ()),
+            existing,
+            stemmer=self.stemmer,
+            language=language,
+            skip_stemming=self.skip_stemming,
+            token_pattern=self.token_pattern,
+            metadata_mode=self._mode,
+        )
+
+    # --- constructors
 
     @classmethod
     def from_defaults(
@@ -98,55 +145,110 @@ class BM25Retriever(CalledRetriever):
         index: Any = None,
         nodes: Sequence[BaseNode] | None = None,
         docstore: Any = None,
+        stemmer: Any = None,
+        language: str | None = None,
+        similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
+        verbose: bool = False,
+        skip_stemming: bool = False,
+        token_pattern: str | None = None,
+        filters: Filters = None,
         *,
         vector_store: Any = None,
-        **settings: Any,
+        **settings: Unpack[BM25DefaultsSettings],
     ) -> BM25Retriever:
-        """Over nodes, or all nodes of an index, a docstore or a vector store that keeps texts (such as Chroma)."""
-        given = {"index": index, "nodes": nodes, "docstore": docstore, "vector_store": vector_store}
-        exactly_one(given)
+        """Over nodes, or all nodes of an index, a docstore or a vector store that stores texts (such as Chroma)."""
+        exactly_one({"index": index, "nodes": nodes, "docstore": docstore, "vector_store": vector_store})
         if index is not None:
-            nodes = list(index.docstore.docs.values()) or _stored(index.vector_store)
+            nodes = list(index.docstore.docs.values()) or _stored_nodes(index.vector_store)
         elif docstore is not None:
             nodes = list(docstore.docs.values())
         elif vector_store is not None:
-            nodes = _stored(vector_store)
+            nodes = _stored_nodes(vector_store)
+        given: Any = {"stemmer": stemmer, "language": language, "similarity_top_k": similarity_top_k}
+        given.update(verbose=verbose, skip_stemming=skip_stemming, token_pattern=token_pattern, filters=filters)
+        return cls(nodes, **{**given, **settings})
+
+    @classmethod
+    def from_nodes(cls, nodes: Sequence[BaseNode], /, **settings: Unpack[BM25Settings]) -> BM25Retriever:
+        """Over nodes."""
         return cls(nodes, **settings)
 
     @classmethod
-    def from_nodes(cls, nodes: Sequence[BaseNode], /, **settings: Any) -> BM25Retriever:
-        """Over nodes at hand."""
-        return cls(nodes, **settings)
-
-    @classmethod
-    def from_memory(cls, memory: HybridMemory, /, **settings: Any) -> BM25Retriever:
+    def from_memory(cls, memory: HybridMemory, /, **settings: Unpack[MemorySettings]) -> BM25Retriever:
         """Over a `HybridMemory`: its BM25 arm alone, with raw scores."""
         return cls(memory=memory, **settings)
 
     @classmethod
-    def from_persist_dir(cls, path: str | Path, /, **settings: Any) -> BM25Retriever:
-        """What `persist` wrote; later changes are kept there too. Settings of words are to be given again."""
-        file = Path(path) / _FILE
-        if not file.exists():
-            raise CorruptStoreError(f"{file} is not there: {path} is no folder of BM25Retriever.persist")
-        return cls(persist_path=file, **settings)
+    def from_persist_dir(
+        cls, path: str | Path, encoding: str = "utf-8", **settings: Unpack[BM25Settings]
+    ) -> BM25Retriever:
+        """What `persist` wrote, with its settings; later changes are written there too.
 
-    def persist(self, path: str | Path, /) -> None:
-        """Write nodes and index into a folder, as they are now."""
-        shelf, folder = self._own(), Path(path)
+        Functions (`preprocess_func`, a `stemmer`) cannot be stored and have to be given again. A folder that
+        LlamaIndex's BM25Retriever wrote is read too: its nodes, `similarity_top_k` and mask.
+        """
+        folder = Path(path)
+        file = folder / _FILE
+        if file.exists():
+            stored = LexicalFile(file, write=doc_to_json, read=json_to_doc).settings()
+            stored["metadata_mode"] = MetadataMode(stored.get("metadata_mode", MetadataMode.EMBED.value))
+            given: Any = {**stored, **settings}
+            if given.get("engine") == "bm25s":
+                nodes = LexicalCorpus.at(file, LexicalSettings(), write=doc_to_json, read=json_to_doc).items
+                return cls(nodes, **given)
+            return cls(persist_path=file, **given)
+        if not (folder / _ORIGINAL).exists():
+            raise CorruptStoreError(f"{file} does not exist: {path} is not a folder of BM25Retriever.persist")
+        stored = json.loads((folder / _ORIGINAL).read_text(encoding))
+        lines = (folder / "corpus.jsonl").read_text(encoding).splitlines()
+        nodes = [metadata_dict_to_node(json.loads(line)) for line in lines if line]
+        own: Any = {**{name: value for name, value in stored.items() if value is not None}, **settings}
+        return cls(nodes, **own)
+
+    def get_persist_args(self) -> dict[str, Any]:
+        """The settings of the original that `persist` stores."""
+        return {
+            "similarity_top_k": self.similarity_top_k,
+            "verbose": self._verbose,
+            "corpus_weight_mask": self.corpus_weight_mask,
+        }
+
+    def persist(self, path: str | Path, encoding: str = "utf-8") -> None:  # noqa: ARG002
+        """Write nodes, index and settings into a folder, as they are now."""
+        corpus, folder = self._corpus(), Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        shelf.save(Keeper(folder / _FILE, write=doc_to_json, read=json_to_doc))
+        settings = {**self._stored, **self.get_persist_args()}
+        file = LexicalFile(folder / _FILE, write=doc_to_json, read=json_to_doc)
+        if isinstance(corpus, Bm25sCorpus):
+            made: LexicalCorpus[BaseNode] = LexicalCorpus(LexicalSettings())
+            made.begin(self._rows(corpus.items))
+            made.save(file, settings)
+        else:
+            corpus.save(file, settings)
 
-    # --- changing the nodes
+    # --- nodes
 
     @property
     def nodes(self) -> list[BaseNode]:
-        """All nodes, in the order in which they came."""
-        return self._own().items
+        """All nodes, in the order in which they were added."""
+        return self._corpus().items
+
+    @property
+    def corpus(self) -> list[dict[str, Any]]:
+        """All nodes as dicts, as the original has them."""
+        return [node_to_metadata_dict(node) | {"node_id": node.node_id} for node in self.nodes]
+
+    @property
+    def bm25(self) -> Any:
+        """A `bm25s.BM25` over the nodes, as the original has it; with another engine one is made for each access."""
+        corpus = self._corpus()
+        if isinstance(corpus, Bm25sCorpus):
+            return corpus.bm25
+        return self._bm25s_corpus(corpus.items, None, self._stored["language"] or "en").bm25
 
     @property
     def similarity_top_k(self) -> int:
-        """How many nodes a query gives at most."""
+        """How many nodes a query returns at most."""
         return self._settings.k or DEFAULT_SIMILARITY_TOP_K
 
     @similarity_top_k.setter
@@ -154,24 +256,32 @@ class BM25Retriever(CalledRetriever):
         self._settings = self._settings.changed(similarity_top_k=k)
 
     def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
-        """Add nodes, or replace those of the same id; the next query sees them. Gives their ids."""
-        return self._own().put(self._rows(nodes))
+        """Add nodes, or replace those of the same id; returns their ids."""
+        return self._corpus().put(self._rows(nodes))
+
+    async def aadd_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.add_nodes(nodes))
 
     def delete(self, node_ids: Sequence[str], /) -> int:
-        """Take nodes out by their ids; how many there were."""
-        return self._own().remove(node_ids)
+        """Remove nodes by their ids; returns how many there were."""
+        return self._corpus().remove(node_ids)
+
+    async def adelete(self, node_ids: Sequence[str], /) -> int:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.delete(node_ids))
 
     delete_nodes = delete
 
-    def _own(self) -> Shelf[BaseNode]:
-        if self._shelf is None:
+    def _corpus(self) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
+        if self._nodes is None:
             raise ConfigError("this BM25Retriever has no nodes of its own: change them in its memory")
-        return self._shelf
+        return self._nodes
 
     def _rows(self, nodes: Sequence[BaseNode]) -> list[tuple[str | None, dict[str, str], BaseNode]]:
-        return [(node.id_, self._words(node), node) for node in nodes]
+        return [(node.id_, self._fields_of(node), node) for node in nodes]
 
-    def _words(self, node: BaseNode) -> dict[str, str]:
+    def _fields_of(self, node: BaseNode) -> dict[str, str]:
         texts = {"text": node.get_content(metadata_mode=self._mode)}
         for field, name in self._fields.items():
             value = node.metadata.get(name)
@@ -179,7 +289,7 @@ class BM25Retriever(CalledRetriever):
                 texts[field] = " ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
         return texts
 
-    # --- asking
+    # --- search
 
     def retrieve(
         self,
@@ -187,14 +297,17 @@ class BM25Retriever(CalledRetriever):
         *,
         similarity_top_k: int | None = None,
         filters: Filters = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
+        **unknown: NoReturn,
     ) -> list[NodeWithScore]:
-        """The nodes that share the most telling words with the query; what is given here wins over the constructor's.
+        """The nodes with the highest BM25 scores; what is given here has priority over the constructor's.
 
         `as_of` and `namespace` are for a memory.
         """
-        with self._said(similarity_top_k, filters, {"as_of": as_of, "namespace": namespace}):
+        refuse_call(unknown, _CALL)
+        more: Any = {"as_of": as_of, "namespace": namespace}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
             return super().retrieve(str_or_query_bundle)
 
     async def aretrieve(
@@ -203,41 +316,50 @@ class BM25Retriever(CalledRetriever):
         *,
         similarity_top_k: int | None = None,
         filters: Filters = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
+        **unknown: NoReturn,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        with self._said(similarity_top_k, filters, {"as_of": as_of, "namespace": namespace}):
+        refuse_call(unknown, _CALL)
+        more: Any = {"as_of": as_of, "namespace": namespace}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
             return await super().aretrieve(str_or_query_bundle)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call = self._call()
+        call, query = self._call(), query_bundle.query_str
         if self._memory is not None:
-            return memory_nodes(self._memory.search_arm("bm25", query_bundle.query_str, **memory_wish(call)))
-        return _found(self._own().search(query_bundle.query_str, k=self._k(call), check=_check(call)))
+            return memory_nodes(self._memory.search_arm("bm25", query, **memory_settings(call)))
+        k, check = self._depth(call), _check(call)
+        return self._results(self._corpus().search(query, k=k, check=check), call)
 
-    @dispatcher.span
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    async def _asearch(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
-            return memory_nodes(await memory.asearch_arm("bm25", query, **memory_wish(call)))
-        return _found(await self._own().asearch(query, k=self._k(call), check=_check(call)))
+            return memory_nodes(await memory.asearch_arm("bm25", query, **memory_settings(call)))
+        k, check = self._depth(call), _check(call)
+        return self._results(await self._corpus().asearch(query, k=k, check=check), call)
 
-    @staticmethod
-    def _k(call: Settings) -> int:
-        return call.k or DEFAULT_SIMILARITY_TOP_K
+    def _depth(self, call: Settings) -> int:
+        """How many hits to ask the index for: all of them, where a mask changes their scores."""
+        k = call.k or DEFAULT_SIMILARITY_TOP_K
+        return k if self.corpus_weight_mask is None else max(k, len(self._corpus()))
+
+    def _results(self, hits: Sequence[LexicalHit], call: Settings) -> list[NodeWithScore]:
+        pairs = [(hit.item, hit.score) for hit in hits]
+        if self.corpus_weight_mask is not None:
+            weights = dict(zip((node.id_ for node in self.nodes), self.corpus_weight_mask, strict=False))
+            weighted = [(node, score * weights.get(node.id_, 0)) for node, score in pairs]
+            pairs = sorted([pair for pair in weighted if pair[1] > 0], key=lambda pair: -pair[1])
+        return scored_nodes(pairs[: call.k or DEFAULT_SIMILARITY_TOP_K])
 
 
 def _check(call: Settings) -> Callable[[BaseNode], bool] | None:
     return None if call.filter is None else check_of(call.filter)
 
 
-def _found(found: Sequence[Found]) -> list[NodeWithScore]:
-    return scored_nodes((one.item, one.score) for one in found)
-
-
-def _stored(vector_store: Any) -> list[BaseNode]:
-    """All nodes of a vector store that keeps their texts."""
+def _stored_nodes(vector_store: Any) -> list[BaseNode]:
+    """All nodes of a vector store that stores their texts."""
     kind = type(vector_store).__name__
     try:
         nodes: list[BaseNode] = list(vector_store.get_nodes(None))
@@ -249,14 +371,14 @@ def _stored(vector_store: Any) -> list[BaseNode]:
 def _terms(
     language: str | None, stemmer: Any, pattern: str | None, *, skip_stemming: bool
 ) -> Callable[[str], list[str]] | None:
-    """The terms that LlamaIndex's own parameters ask for; None: our analyzer for the language."""
+    """The function to terms that LlamaIndex's parameters describe; None: our analyzer for the language."""
     if stemmer is None and pattern is None:
         return Analyzer(language=language or "english", stem=False) if skip_stemming else None
     name = Analyzer(language=language or "english", stem=False).language
     stem: Callable[[str], str] | None = None
     if not skip_stemming:
         stem = stemmer.stemWord if stemmer is not None else Analyzer(language=name).stemmed
-    return pattern_terms(pattern or r"(?u)\b\w\w+\b", stem=stem, stops=STOPWORDS.get(name, ()))
+    return pattern_terms(pattern or _PATTERN, stem=stem, stops=STOPWORDS.get(name, ()))
 
 
 def _checked_fields(fields: Mapping[str, str] | None) -> dict[str, str]:

@@ -4,51 +4,63 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import IndexNode, QueryBundle, QueryType
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import OnError, check_policy
+from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.options import MEMORY_ARMS, shaped
-from llamaindex_hybridmem._arms import arms_of
-from llamaindex_hybridmem._calling import CalledRetriever
-from llamaindex_hybridmem._results import FusedNode
-from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse
-from llamaindex_hybridmem._sources import ArmsSource, Asked, MemorySource, Source, Timeout
+from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, Timeout
+from hybridmem.retrievers.options import (
+    MEMORY_ARMS,
+    DedupOption,
+    GateOption,
+    HalfLifeOption,
+    RecipeOption,
+    TimeOption,
+    make_recipe,
+)
+from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
+from llamaindex_hybridmem._calls import SearchRetriever
+from llamaindex_hybridmem._conversion import NodeReader, to_node
+from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
+from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+    from llamaindex_hybridmem._keywords import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusedNode", "FusionRetriever"]
 
-dispatcher = get_dispatcher(__name__)
-
-_CALLED = ("similarity_top_k", "filters", "as_of", "namespace", "min_confidence")
-_SHAPE = ("recipe", "mode", "retriever_weights", "c", "gate", "dedup", "half_life")
+_CALL = ("similarity_top_k", "filters", "as_of", "namespace", "min_confidence")
+_PARTS = ("recipe", "mode", "retriever_weights", "c", "gate", "dedup", "half_life")
 _BASE = ("callback_manager", "objects", "object_map", "verbose")
+_READER = NodeReader()
 
 
-class FusionRetriever(CalledRetriever):
-    """Retrievers fused into one list: weighted, gated, deduplicated, fresh first, and explained.
+class FusionRetriever(SearchRetriever):
+    """Retrievers fused into one list: weighted, gated, deduplicated, recent first where wanted, and explained.
 
     >>> FusionRetriever([bm25, vectors], retriever_weights=[0.6, 0.4], half_life=30)  # doctest: +SKIP
 
     retrievers: a list, or a dict of named ones (an index's `as_retriever()`, ours, any `BaseRetriever`).
     retriever_weights: one for each, or a dict by name; an arm of weight 0 is not asked.
     mode: "rrf" (with c = 60), "relative", "distribution" or "convex". recipe: a name, a file, or a `Fusion`.
-    gate, dedup, half_life: see `hybridmem.retrievers.options.shaped`. filters: `MetadataFilters` or hybridmem's filter.
-    on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
+    gate, dedup, half_life: see `hybridmem.retrievers.options.make_recipe`. filters: `MetadataFilters` or hybridmem's
+    filter. on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
     (one number for all, or a dict by name).
 
-    Scores lie in (0, 1]; each result has a `.receipt`. `similarity_top_k` and `filters` can also be given to
+    Scores are in (0, 1]; each result has a `.receipt`. `similarity_top_k` and `filters` can also be given to
     `retrieve` and `aretrieve`.
     """
+
+    _memory_recipe: Fusion | None = None
 
     def __init__(
         self,
@@ -61,58 +73,48 @@ class FusionRetriever(CalledRetriever):
         filters: Filters = None,
         on_error: OnError = "raise",
         timeout: Timeout = None,
-        half_life: Any = None,
-        gate: Any = None,
-        dedup: Any = None,
-        recipe: Any = None,
+        half_life: HalfLifeOption = None,
+        gate: GateOption = None,
+        dedup: DedupOption = None,
+        recipe: RecipeOption = None,
         callback_manager: CallbackManager | None = None,
         objects: list[IndexNode] | None = None,
         object_map: dict[str, Any] | None = None,
         verbose: bool = False,
         clock: Callable[[], float] = time.time,
-        **unknown: Any,
+        **unknown: NoReturn,
     ) -> None:
         refuse(unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
         arms = arms_of(retrievers)
-        names = [arm.name for arm in arms]
-        _check_timeouts(on_error, timeout, names)
         parts = {"weights": retriever_weights, "gate": gate, "dedup": dedup, "half_life": half_life}
-        shape = shaped(recipe, mode=mode, c=c, arms=names, **parts)
-        self._retrievers = {arm.name: arm.retriever for arm in arms}
-        source = ArmsSource.over(arms, shape, on_error, timeout, clock)
-        base = {"callback_manager": callback_manager, "objects": objects, "object_map": object_map, "verbose": verbose}
-        self._open(source, source.recipe, Settings().changed(similarity_top_k=similarity_top_k, filters=filters), base)
+        chosen = make_recipe(recipe, mode=mode, c=c, arms=list(arms), **parts)  # type: ignore[arg-type]
+        self._fusion: ArmFusion[Arm] | None = ArmFusion(arms, chosen, on_error, timeout, clock)
+        self._recipe = chosen
+        self._settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters)
+        super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
     @classmethod
-    def from_memory(cls, memory: HybridMemory, **settings: Any) -> FusionRetriever:
-        """A `HybridMemory` as a retriever: the same ids and scores as `memory.search`.
-
-        Settings: similarity_top_k, filters, as_of, namespace, min_confidence; recipe, or parts of it (mode,
-        retriever_weights, c, gate, dedup, half_life); callback_manager, objects, object_map, verbose.
-        """
-        known = (*_CALLED, *_SHAPE, *_BASE)
-        refuse([name for name in settings if name not in known], known)
-        shape = {name: settings[name] for name in _SHAPE if settings.get(name) is not None}
+    def from_memory(cls, memory: HybridMemory, /, **settings: Unpack[MemoryFusionSettings]) -> FusionRetriever:
+        """A `HybridMemory` as a retriever: the same ids and scores as `memory.search`."""
+        known = (*_CALL, *_PARTS, *_BASE)
+        given: dict[str, Any] = dict(settings)
+        refuse([name for name in given if name not in known], known)
+        parts = {name: given[name] for name in _PARTS if given.get(name) is not None}
         recipe: Fusion | None = None
-        if shape:
-            weights = shape.pop("retriever_weights", None)
-            recipe = shaped(shape.pop("recipe", memory.recipe), weights=weights, arms=MEMORY_ARMS, **shape)
-        called = Settings().changed(**{name: settings[name] for name in _CALLED if name in settings})
+        if parts:
+            weights, start = parts.pop("retriever_weights", None), parts.pop("recipe", memory.recipe)
+            recipe = make_recipe(start, weights=weights, arms=MEMORY_ARMS, **parts)
         made = cls.__new__(cls)
-        made._retrievers = {}  # noqa: SLF001
-        base = {name: settings[name] for name in _BASE if name in settings}
-        made._open(  # noqa: SLF001
-            MemorySource(memory, recipe), recipe or memory.recipe, called, base
-        )
+        made._open_memory(memory, recipe, Settings().changed(**{name: given[name] for name in _CALL if name in given}))  # noqa: SLF001
+        BaseRetriever.__init__(made, **{name: given[name] for name in _BASE if name in given})
         return made
 
-    def _open(self, source: Source, recipe: Fusion, settings: Settings, base: Mapping[str, Any]) -> None:
-        self._source = source
-        self._recipe = recipe
+    def _open_memory(self, memory: HybridMemory, recipe: Fusion | None, settings: Settings) -> None:
+        self._memory, self._fusion = memory, None
+        self._memory_recipe, self._recipe = recipe, recipe or memory.recipe
         self._settings = settings
-        super().__init__(**base)
 
-    # --- what it is
+    # --- settings
 
     @property
     def recipe(self) -> Fusion:
@@ -122,82 +124,124 @@ class FusionRetriever(CalledRetriever):
     @property
     def retrievers(self) -> dict[str, BaseRetriever]:
         """The arms by name; empty over a memory, which has its own."""
-        return dict(self._retrievers)
+        return {} if self._fusion is None else {name: arm.retriever for name, arm in self._fusion.arms.items()}
 
     @property
     def similarity_top_k(self) -> int | None:
-        """How many results come back; None: all that were found (over a memory: as many as it likes)."""
+        """How many results come back; None: all that were found (over a memory: its default)."""
         return self._settings.k
 
     @similarity_top_k.setter
     def similarity_top_k(self, value: int | None) -> None:
         self._settings = self._settings._replace(k=None if value is None else check_k(value))
 
-    # --- asking
+    # --- search
 
-    def retrieve(
+    def retrieve(  # type: ignore[override]
         self,
         str_or_query_bundle: QueryType,
         *,
         similarity_top_k: int | None = None,
         filters: Filters = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
-    ) -> list[NodeWithScore]:
-        """The best nodes for a question; what is given here wins over the constructor's.
+        **unknown: NoReturn,
+    ) -> list[FusedNode]:
+        """The best nodes for a query; what is given here has priority over the constructor's.
 
         `as_of`, `namespace` and `min_confidence` are for a memory.
         """
-        more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        with self._said(similarity_top_k, filters, more):
-            return super().retrieve(str_or_query_bundle)
+        refuse_call(unknown, _CALL)
+        more: Any = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
 
-    async def aretrieve(
+    async def aretrieve(  # type: ignore[override]
         self,
         str_or_query_bundle: QueryType,
         *,
         similarity_top_k: int | None = None,
         filters: Filters = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
-    ) -> list[NodeWithScore]:
+        **unknown: NoReturn,
+    ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        with self._said(similarity_top_k, filters, more):
-            return await super().aretrieve(str_or_query_bundle)
+        refuse_call(unknown, _CALL)
+        more: Any = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
 
-    def explain(self, str_or_query_bundle: QueryType, **settings: Any) -> Explanation:
+    def explain(self, str_or_query_bundle: QueryType, **settings: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(node_id)` for one that is not. Settings as for `retrieve`."""
-        return self._source.answer(self._asked(str_or_query_bundle, settings)).why.explanation()
+        steps = self._steps(*self._explained(str_or_query_bundle, settings))
+        return drive(steps, on_error=self._on_error).why.explanation()
 
-    async def aexplain(self, str_or_query_bundle: QueryType, **settings: Any) -> Explanation:
+    async def aexplain(self, str_or_query_bundle: QueryType, **settings: Unpack[FusionCall]) -> Explanation:
         """The same, without blocking the event loop."""
-        answer = await self._source.aanswer(self._asked(str_or_query_bundle, settings))
-        return answer.why.explanation()
+        steps = self._steps(*self._explained(str_or_query_bundle, settings))
+        return (await adrive(steps, on_error=self._on_error)).why.explanation()
 
-    # --- inside
+    def _explained(self, query: QueryType, settings: Any) -> tuple[QueryBundle, Settings]:
+        refuse_call([name for name in settings if name not in _CALL], _CALL)
+        return QueryBundle(query) if isinstance(query, str) else query, self._settings.changed(**settings)
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._source.answer(Asked(query_bundle, self._call())).nodes
+    def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:
+        return drive(self._steps(query_bundle, self._call()), on_error=self._on_error).nodes
 
-    @dispatcher.span
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        answer = await self._source.aanswer(Asked(query_bundle, self._call()))
-        return answer.nodes
+    async def _asearch(self, query_bundle: QueryBundle) -> list[Any]:
+        return (await adrive(self._steps(query_bundle, self._call()), on_error=self._on_error)).nodes
 
-    def _checked(self, call: Settings) -> Settings:
-        return call  # arms may understand what a memory does: each says so itself
+    @property
+    def _on_error(self) -> OnError:
+        return "raise" if self._fusion is None else self._fusion.on_error
 
-    def _asked(self, query: QueryType, settings: Mapping[str, Any]) -> Asked:
-        refuse([name for name in settings if name not in _CALLED], _CALLED)
-        return Asked(QueryBundle(query) if isinstance(query, str) else query, self._settings.changed(**settings))
+    def _steps(self, bundle: QueryBundle, call: Settings) -> Steps[FusedNodes]:
+        if self._memory is not None:
+            return _search_memory(self._memory, self._memory_recipe, bundle.query_str, call)
+        if self._fusion is None:
+            raise ConfigError("this FusionRetriever has no retrievers")
+        return _search_arms(self._fusion, bundle, call)
+
+    def _checked(self, settings: Settings) -> Settings:
+        return settings  # arms may understand what a memory does: each is asked
 
 
-def _check_timeouts(on_error: OnError, timeout: Timeout, names: Sequence[str]) -> None:
-    check_policy(on_error, None if isinstance(timeout, Mapping) else timeout)
-    for name, seconds in timeout.items() if isinstance(timeout, Mapping) else ():
-        if name not in names:
-            raise ConfigError(f"timeout names unknown arm {name!r}: the arms are {', '.join(map(repr, names))}")
-        check_policy(on_error, seconds)
+class FusedNodes(NamedTuple):
+    """The results of one query and their explanation."""
+
+    nodes: list[FusedNode]
+    why: Why
+
+
+def _search_arms(fusion: ArmFusion[Arm], bundle: QueryBundle, call: Settings) -> Steps[FusedNodes]:
+    def request(arm: Arm, _name: str, depth: int | None) -> ArmRequest:
+        return arm.request(bundle, ArmQuery(depth, call.filter, call.filters, call.more))
+
+    fused: FusedArms = yield from fusion.search(request, lambda _: _READER, query=bundle.query_str, k=call.k)
+    return nodes_of_ranking(fused)
+
+
+def nodes_of_ranking(fused: FusedArms, /) -> FusedNodes:
+    """A ranking as results; their receipts are made when somebody reads one."""
+    why = Why(fused.explanation)
+    return FusedNodes(fused_nodes(zip(fused.ranking.items, fused.shares(), strict=True), why), why)
+
+
+def _search_memory(memory: HybridMemory, recipe: Fusion | None, query: str, call: Settings) -> Steps[FusedNodes]:
+    """Search a HybridMemory, which has the arms."""
+    given = {"k": call.k, "filter": call.filter, "recipe": recipe, **call.more}
+    settings: Any = {name: value for name, value in given.items() if value is not None}
+    search, asearch = partial(memory.search, query, **settings), partial(memory.asearch, query, **settings)
+    outcomes = yield [Job("memory", search, asearch)]
+    apply_policy(outcomes, wrap=False)
+    results = outcomes[0].value
+
+    def explain() -> Explanation:
+        explanation = results[0].explanation if results else None  # one explanation for all of them
+        return memory.explain(query, **settings) if explanation is None else explanation
+
+    why = Why(explain)
+    return FusedNodes(fused_nodes([(to_node(result.memory), result.score) for result in results], why), why)

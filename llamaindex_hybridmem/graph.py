@@ -1,60 +1,92 @@
-"""GraphRetriever: what the best hits remind of, by spreading activation over relationships, links and threads."""
+"""GraphRetriever: the best hits and nodes related to them, by spreading activation over relationships and links."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.schema import (
     BaseNode,
     IndexNode,
-    NodeWithScore,
+    NodeRelationship,
     QueryBundle,
     QueryType,
+    RelatedNodeInfo,
 )
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
+from hybridmem.core.types import Edge
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.graph.explain import explain_paths
-from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.indexes.graph.index import GraphSettings, ids_in
+from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
-    Call,
-    Corpus,
-    Found,
-    Linked,
-    Reach,
-    Steps,
-    adrive,
-    drive,
-    over_corpus,
-    over_memory,
-    over_store,
-    ranks,
+    GraphCorpus,
+    GraphHit,
+    GraphItem,
+    GraphQuery,
+    search_corpus,
+    search_memory,
+    search_store,
+    seed_scores,
 )
-from llamaindex_hybridmem._answers import nodes_of
-from llamaindex_hybridmem._arms import Arm, Request, Wish, arms_of, ask, check_of, copied
-from llamaindex_hybridmem._calling import CalledRetriever, exactly_one
-from llamaindex_hybridmem._conversion import to_node
-from llamaindex_hybridmem._linking import linked
-from llamaindex_hybridmem._results import Why, fused_nodes
-from llamaindex_hybridmem._settings import Filters, Settings, refuse
+from hybridmem.retrievers.options import TimeOption
+from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
+from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
+from llamaindex_hybridmem._conversion import node_source, to_memory, to_node
+from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
+from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+    from llamaindex_hybridmem._keywords import GraphSearchSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 
-dispatcher = get_dispatcher(__name__)
+_CALL = ("similarity_top_k", "filters", "hops", "decay", "as_of", "namespace")
 
 
-class GraphRetriever(CalledRetriever):
-    """The best hits of a seed retriever, and what they remind of.
+_RELATIONS = {
+    NodeRelationship.NEXT: ("next", False),
+    NodeRelationship.PREVIOUS: ("next", True),
+    NodeRelationship.PARENT: ("parent", False),
+    NodeRelationship.CHILD: ("parent", True),
+    NodeRelationship.SOURCE: ("source", False),
+}
+"""The label of each relationship, and whether it points from the other node to this one."""
 
-    Over nodes at hand (`nodes`), a `HybridMemory` (`memory`), or a docstore or vector store whose nodes point at each
+
+def graph_item(node: BaseNode, /, *, thread_key: str = "thread", links_keys: Sequence[str] = ("links",)) -> GraphItem:
+    """A node with the fields that the graph reads. Nodes of one document share it like an entity."""
+    memory, metadata = to_memory(node), node.metadata
+    links = [one for name in links_keys for one in ids_in(metadata.get(name))]
+    thread, source = metadata.get(thread_key), node_source(node)
+    memory = replace(
+        memory,
+        thread=None if thread is None else str(thread),
+        entities=memory.entities if source is None else (*memory.entities, f"source {source}"),
+        metadata={"links": links} if links else {},
+    )
+    return GraphItem(memory, node, tuple(_edges(node)))
+
+
+def _edges(node: BaseNode) -> Iterator[Edge]:
+    for kind, related in node.relationships.items():
+        name, far = _RELATIONS[kind]
+        for other in [related] if isinstance(related, RelatedNodeInfo) else related:
+            ends = (other.node_id, node.id_) if far else (node.id_, other.node_id)
+            yield Edge(*ends, name)
+
+
+class GraphRetriever(SearchRetriever):
+    """The best hits of a seed retriever, and the nodes that are related to them.
+
+    Over nodes in memory (`nodes`), a `HybridMemory` (`memory`), or a docstore or vector store whose nodes point at each
     other (`store`, with a `seed` retriever).
 
     >>> from llama_index.core.schema import TextNode
@@ -66,9 +98,9 @@ class GraphRetriever(CalledRetriever):
     Edges: the relationships PREVIOUS, NEXT, PARENT, CHILD and SOURCE; ids listed in the metadata under `links_key`;
     neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources.
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
-    Each result has a `.receipt` that tells its path; nodes, their metadata and prompts stay as they were.
+    Each result has a `.receipt` with its path; nodes, their metadata and prompts are not changed.
     `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how
-    many hits to start from (None: 4·k): with few, more of the answer is what they remind of.
+    many hits to start from (None: 4·k): with fewer seeds, more of the results are related nodes.
     """
 
     def __init__(
@@ -83,7 +115,7 @@ class GraphRetriever(CalledRetriever):
         filters: Filters = None,
         hops: int = 2,
         decay: float = 0.5,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
         thread_key: str = "thread",
         links_key: str | Sequence[str] = "links",
@@ -92,7 +124,7 @@ class GraphRetriever(CalledRetriever):
         objects: list[IndexNode] | None = None,
         object_map: dict[str, Any] | None = None,
         verbose: bool = False,
-        **unknown: Any,
+        **unknown: NoReturn,
     ) -> None:
         refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
         _check(nodes, memory, store, seed, graph)
@@ -101,32 +133,39 @@ class GraphRetriever(CalledRetriever):
         self._seeds = seeds
         self._memory, self._store, self._graph = memory, store, graph
         names = (links_key,) if isinstance(links_key, str) else tuple(links_key)
-        self._link = partial(linked, thread_key=thread_key, links_keys=names)
-        self._arm: Arm | None = None if seed is None else arms_of([seed])[0]
-        self._corpus: Corpus[BaseNode] | None = None
+        self._item = partial(graph_item, thread_key=thread_key, links_keys=names)
+        self._arm: Arm | None = None if seed is None else next(iter(arms_of([seed]).values()))
+        self._nodes: GraphCorpus[BaseNode] | None = None
         if nodes is not None:
-            self._corpus = Corpus(graph, words=seed is None)
+            self._nodes = GraphCorpus(graph, lexical=seed is None)
             self.add_nodes(nodes)
-        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        self._settings = self._checked(Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **said))
+        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        self._settings = self._checked(Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **more))
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
-    # --- ways in
+    # --- constructors
 
     @classmethod
     def from_nodes(
-        cls, nodes: Sequence[BaseNode], /, *, seed: BaseRetriever | None = None, **settings: Any
+        cls,
+        nodes: Sequence[BaseNode],
+        /,
+        *,
+        seed: BaseRetriever | None = None,
+        **settings: Unpack[GraphSearchSettings],
     ) -> GraphRetriever:
-        """Over nodes at hand; `seed` finds the first hits (None: our BM25)."""
+        """Over nodes in memory; `seed` provides the seeds (None: our BM25)."""
         return cls(nodes, seed=seed, **settings)
 
     @classmethod
-    def from_memory(cls, memory: HybridMemory, /, **settings: Any) -> GraphRetriever:
-        """Over a `HybridMemory`: seeds by its BM25, edges as it keeps them."""
+    def from_memory(cls, memory: HybridMemory, /, **settings: Unpack[MemoryGraphSettings]) -> GraphRetriever:
+        """Over a `HybridMemory`: seeds by its BM25, edges as it stores them."""
         return cls(memory=memory, **settings)
 
     @classmethod
-    def from_store(cls, store: Any, /, *, seed: BaseRetriever, **settings: Any) -> GraphRetriever:
+    def from_store(
+        cls, store: Any, /, *, seed: BaseRetriever, **settings: Unpack[GraphSearchSettings]
+    ) -> GraphRetriever:
         """Over a docstore or vector store (or a function from ids to nodes) from which neighbours are fetched."""
         return cls(store=store, seed=seed, **settings)
 
@@ -139,11 +178,11 @@ class GraphRetriever(CalledRetriever):
         docstore: Any = None,
         vector_store: Any = None,
         seed: BaseRetriever | None = None,
-        **settings: Any,
+        **settings: Unpack[GraphSearchSettings],
     ) -> GraphRetriever:
-        """From whatever is at hand: nodes; an index, whose own search finds the seeds; a docstore; a vector store.
+        """From nodes; an index, whose own search provides the seeds; a docstore; or a vector store.
 
-        Without a seed retriever and an index, all nodes of the docstore are taken, and BM25 finds the seeds.
+        Without a seed retriever and an index, all nodes of the docstore are used, and BM25 provides the seeds.
         """
         given = {"nodes": nodes, "index": index, "docstore": docstore, "vector_store": vector_store}
         exactly_one(given)
@@ -155,24 +194,34 @@ class GraphRetriever(CalledRetriever):
         store = docstore if docstore is not None else vector_store
         return cls(nodes, store=store, seed=seed, **settings)
 
-    # --- changing the nodes
+    # --- nodes
 
     def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
-        """Add nodes, or replace those of the same id; the next question sees them. Gives their ids."""
-        return self._own().add([self._link(node) for node in nodes])
+        """Add nodes, or replace those of the same id; returns their ids."""
+        return self._corpus().add([self._item(node) for node in nodes])
 
-    def delete_nodes(self, node_ids: Sequence[str], /) -> int:
-        """Take nodes out; how many there were."""
-        return self._own().remove(node_ids)
+    async def aadd_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.add_nodes(nodes))
 
-    def _own(self) -> Corpus[BaseNode]:
-        if self._corpus is None:
+    def delete(self, node_ids: Sequence[str], /) -> int:
+        """Remove nodes by their ids; returns how many there were."""
+        return self._corpus().remove(node_ids)
+
+    async def adelete(self, node_ids: Sequence[str], /) -> int:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.delete(node_ids))
+
+    delete_nodes = delete
+
+    def _corpus(self) -> GraphCorpus[BaseNode]:
+        if self._nodes is None:
             raise ConfigError("this GraphRetriever has no nodes of its own: change them in its memory or store")
-        return self._corpus
+        return self._nodes
 
-    # --- asking
+    # --- search
 
-    def retrieve(
+    def retrieve(  # type: ignore[override]
         self,
         str_or_query_bundle: QueryType,
         *,
@@ -180,18 +229,20 @@ class GraphRetriever(CalledRetriever):
         filters: Filters = None,
         hops: int | None = None,
         decay: float | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
-    ) -> list[NodeWithScore]:
-        """The best hits and what they remind of; what is given here wins over the constructor's.
+        **unknown: NoReturn,
+    ) -> list[FusedNode]:
+        """The best hits and related nodes; what is given here has priority over the constructor's.
 
         `as_of` and `namespace` are for a memory.
         """
-        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        with self._said(similarity_top_k, filters, said):
-            return super().retrieve(str_or_query_bundle)
+        refuse_call(unknown, _CALL)
+        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
 
-    async def aretrieve(
+    async def aretrieve(  # type: ignore[override]
         self,
         str_or_query_bundle: QueryType,
         *,
@@ -199,90 +250,82 @@ class GraphRetriever(CalledRetriever):
         filters: Filters = None,
         hops: int | None = None,
         decay: float | None = None,
-        as_of: Any = None,
+        as_of: TimeOption = None,
         namespace: str | None = None,
-    ) -> list[NodeWithScore]:
+        **unknown: NoReturn,
+    ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        said = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        with self._said(similarity_top_k, filters, said):
-            return await super().aretrieve(str_or_query_bundle)
+        refuse_call(unknown, _CALL)
+        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call = self._call()
-        return self._results(query_bundle, drive(self._steps(query_bundle, call)))
+    def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:
+        return _results(query_bundle, drive(self._steps(query_bundle, self._call())))
 
-    @dispatcher.span
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call = self._call()
-        return self._results(query_bundle, await adrive(self._steps(query_bundle, call)))
+    async def _asearch(self, query_bundle: QueryBundle) -> list[Any]:
+        return _results(query_bundle, await adrive(self._steps(query_bundle, self._call())))
 
-    # --- the steps of a question
+    def _checked(self, settings: Settings) -> Settings:
+        self._extent(settings)
+        return super()._checked(settings)
 
-    def _checked(self, call: Settings) -> Settings:
-        self._reach(call)
-        return super()._checked(call)
-
-    def _reach(self, call: Settings) -> Reach:
+    def _extent(self, call: Settings) -> GraphQuery:
         check = None if call.filter is None else check_of(call.filter)
-        return Reach(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds)
+        return GraphQuery(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds)
 
-    def _steps(self, bundle: QueryBundle, call: Settings) -> Steps:
-        reach = self._reach(call)
+    def _steps(self, bundle: QueryBundle, call: Settings) -> Steps[list[GraphHit]]:
         if self._memory is not None:
-            how = {"k": call.k, "filter": call.filter, **call.more}
-            return over_memory(self._memory, bundle.query_str, how, to_node)
-        if self._corpus is not None:
-            seeds = None if self._arm is None else self._ask_seed(self._arm, bundle, call, _values)
-            return over_corpus(self._corpus, bundle.query_str, reach, seeds=seeds)
-        if self._arm is None:  # checked when it was made
+            settings = {"k": call.k, "filter": call.filter, **call.more}
+            return search_memory(self._memory, bundle.query_str, settings, to_node)
+        extent = self._extent(call)
+        seeds = partial(self._seed_job, bundle, ArmQuery(extent.depth, call.filter, call.filters))
+        if self._nodes is not None:
+            job = None if self._arm is None else seeds(self._arm, _scores_of)
+            return search_corpus(self._nodes, bundle.query_str, extent, seeds=job)
+        if self._arm is None:  # checked in the constructor
             raise ConfigError("a store needs a seed retriever")
-        return over_store(self._ask_seed(self._arm, bundle, call, self._start), self._fetch, self._graph, reach)
+        return search_store(seeds(self._arm, self._first_items), self._fetch, self._graph, extent)
 
-    def _ask_seed(
-        self, arm: Arm, bundle: QueryBundle, call: Settings, read: Callable[[list[NodeWithScore]], Any]
-    ) -> Call:
-        depth = self._reach(call).depth
-        request = arm.request(Wish(depth, call.filter, call.filters))
-        work = partial(ask, request.retriever, copied(bundle), **request.keywords)
+    def _seed_job(self, bundle: QueryBundle, wanted: ArmQuery, arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
+        """A job that asks the seed retriever and reads its best hits."""
+        request = arm.request(bundle, wanted)
+
+        def best(value: Any) -> Any:
+            hits = request.read(value)
+            scores = None if hits.scores is None else hits.scores[: wanted.k]
+            return read(hits._replace(items=hits.items[: wanted.k], scores=scores))
 
         async def later() -> Any:
-            if arm.natively_async:
-                found = await request.retriever.aretrieve(copied(bundle), **request.keywords)
-                return read(_kept(found, arm, request)[:depth])
-            return read(_kept(await in_thread(work), arm, request)[:depth])
+            return best(await request.acall() if request.acall is not None else await in_thread(request.call))
 
-        return Call(lambda: read(_kept(work(), arm, request)[:depth]), later)
+        return Job("seed", lambda: best(request.call()), later)
 
-    def _start(self, found: list[NodeWithScore]) -> tuple[list[Linked], dict[str, float]]:
-        return [self._link(one.node) for one in found], _values(found)
+    def _first_items(self, hits: ArmHits) -> tuple[list[GraphItem], dict[str, float]]:
+        return [self._item(node) for node in hits.items], _scores_of(hits)
 
-    def _fetch(self, ids: list[str]) -> Call:
+    def _fetch(self, ids: list[str]) -> Job:
         store = self._store
         if not hasattr(store, "get_nodes"):
-            return Call.of(lambda: list(map(self._link, store(ids))))
-        softly = {"raise_error": False} if hasattr(store, "get_node") else {}  # a docstore may lack some of them
+            return Job("fetch", lambda: list(map(self._item, store(ids))))
+        lenient = {"raise_error": False} if hasattr(store, "get_node") else {}  # a docstore may lack some of them
 
-        async def later() -> list[Linked]:
-            return list(map(self._link, await store.aget_nodes(ids, **softly)))
+        async def later() -> list[GraphItem]:
+            return list(map(self._item, await store.aget_nodes(ids, **lenient)))
 
-        now = Call.of(lambda: list(map(self._link, store.get_nodes(ids, **softly))))
-        return now._replace(later=later) if softly else now  # vector stores' async often blocks: rather a thread
-
-    def _results(self, bundle: QueryBundle, found: Sequence[Found]) -> list[NodeWithScore]:
-        paths = {one.item.id_: one.activation for one in found}
-        lines = {one.item.id_: one.line for one in found}
-        why = Why(partial(explain_paths, bundle.query_str, paths, lines))
-        return fused_nodes([(node, won.value) for node, won, _ in found], why)
+        # vector stores' async methods often block, so these are called in a thread
+        return Job("fetch", lambda: list(map(self._item, store.get_nodes(ids, **lenient))), later if lenient else None)
 
 
-def _values(found: Sequence[NodeWithScore]) -> dict[str, float]:
-    scores = [one.score for one in found]
-    return ranks([one.node.id_ for one in found], None if None in scores else [float(s or 0.0) for s in scores])
+def _results(bundle: QueryBundle, hits: Sequence[GraphHit]) -> list[FusedNode]:
+    paths = {hit.item.id_: hit.activation for hit in hits}
+    lines = {hit.item.id_: hit.line for hit in hits}
+    why = Why(partial(explain_paths, bundle.query_str, paths, lines))
+    return fused_nodes([(hit.item, hit.activation.value) for hit in hits], why)
 
 
-def _kept(value: Any, arm: Arm, request: Request) -> list[NodeWithScore]:
-    found = nodes_of(value, arm.name)
-    return found if request.check is None else [one for one in found if request.check(one.node)]
+def _scores_of(hits: ArmHits) -> dict[str, float]:
+    return seed_scores([node.id_ for node in hits.items], hits.scores)
 
 
 def _check(nodes: Any, memory: Any, store: Any, seed: Any, graph: Any) -> None:
@@ -294,6 +337,6 @@ def _check(nodes: Any, memory: Any, store: Any, seed: Any, graph: Any) -> None:
     if store is not None and not (hasattr(store, "get_nodes") or callable(store)):
         raise ConfigError(f"store is a {type(store).__name__}: it needs get_nodes, or must be a function of ids")
     if memory is not None and seed is not None:
-        raise ConfigError("seed does not go with a memory: its own BM25 finds the first hits")
+        raise ConfigError("seed does not go with a memory: its own BM25 provides the seeds")
     if graph is not None and not isinstance(graph, GraphSettings):
         raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")

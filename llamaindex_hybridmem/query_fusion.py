@@ -1,8 +1,8 @@
-"""QueryFusionRetriever: LlamaIndex's class of that name, contract and scores kept, defects left out."""
+"""QueryFusionRetriever: a drop-in for LlamaIndex's class of that name; changing the import line is enough."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -11,19 +11,18 @@ from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.llms import LLM
 from llama_index.core.llms.utils import LLMType, resolve_llm
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES, QUERY_GEN_PROMPT
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from hybridmem.core.fanout import Job, Outcome, arun, run
+from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, run
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import normalise_weights
-from llamaindex_hybridmem._answers import nodes_of, settled
-from llamaindex_hybridmem._arms import Request, arms_of
+from llamaindex_hybridmem._arms import Arm, arms_of, copied, nodes_of, run_coroutine
 from llamaindex_hybridmem._query_modes import (
-    Listed,
+    RankedList,
     Scored,
     dist_based_score,
     identities,
@@ -31,34 +30,34 @@ from llamaindex_hybridmem._query_modes import (
     relative_score,
     simple,
 )
-from llamaindex_hybridmem._results import scored_nodes
+from llamaindex_hybridmem._results import rescored
 from llamaindex_hybridmem._settings import check_k
 from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
 
 __all__ = ["FUSION_MODES", "QueryFusionRetriever"]
 
 dispatcher = get_dispatcher(__name__)
-_FUSE: Mapping[FUSION_MODES, Callable[[Sequence[Listed], int], Scored]] = {
-    FUSION_MODES.RECIPROCAL_RANK: reciprocal_rerank,
-    FUSION_MODES.RELATIVE_SCORE: relative_score,
-    FUSION_MODES.DIST_BASED_SCORE: dist_based_score,
-    FUSION_MODES.SIMPLE: simple,
-}
+Results = dict[tuple[str, int], list[NodeWithScore]]
+"""The results of each query and retriever."""
+Mode = Callable[[Sequence[RankedList], int], Scored]
 
 
 class QueryFusionRetriever(BaseRetriever):
     """Retrievers fused as LlamaIndex's `QueryFusionRetriever` fuses them: change the import, keep the code.
 
     The same ids and scores at equal weights in all four modes. Beyond it: weights count in every mode, no LLM is
-    needed until `num_queries` is above 1, retrievers run at the same time in sync and async code, their errors come
-    through as they are, and nothing that goes in is changed.
+    needed until `num_queries` is above 1, retrievers run at the same time in sync code too (with `use_async=False` one
+    after another in the caller's thread), their errors are raised as they are, and inputs are never changed.
+    The steps that subclasses override are those of the original: `_get_queries`, `_run_sync_queries`,
+    `_run_async_queries`, `_run_nested_async_queries`, `_reciprocal_rerank_fusion`, `_relative_score_fusion` and
+    `_simple_fusion`.
     """
 
     def __init__(
         self,
         retrievers: list[BaseRetriever],
         llm: LLMType | None = None,
-        query_gen_prompt: str | None = None,
+        query_gen_prompt: str | BasePromptTemplate | None = None,
         mode: FUSION_MODES | str = FUSION_MODES.SIMPLE,
         similarity_top_k: int | None = DEFAULT_SIMILARITY_TOP_K,
         num_queries: int = 4,
@@ -69,11 +68,12 @@ class QueryFusionRetriever(BaseRetriever):
         object_map: dict[str, Any] | None = None,
         retriever_weights: list[float] | None = None,
     ) -> None:
-        self._arms = arms_of(retrievers)
+        arms = arms_of(retrievers)
         self._retrievers = retrievers
-        self._retriever_weights, self._factors = _weights(retriever_weights, len(self._arms))
+        self._checked_arms: tuple[list[Any], dict[str, Arm]] = (list(retrievers), arms)
+        self._retriever_weights = _weights(retriever_weights, len(self._retrievers))
         self.num_queries = num_queries
-        self.query_gen_prompt: str = query_gen_prompt or QUERY_GEN_PROMPT
+        self.query_gen_prompt: str | BasePromptTemplate = query_gen_prompt or QUERY_GEN_PROMPT
         self.similarity_top_k = similarity_top_k
         self.mode = mode
         self.use_async = use_async
@@ -119,16 +119,22 @@ class QueryFusionRetriever(BaseRetriever):
     def _llm(self) -> LLM:
         return self._given_llm if self._given_llm is not None else Settings.llm
 
+    @_llm.setter
+    def _llm(self, llm: LLM) -> None:
+        self._given_llm = llm
+
     def as_tool(self, *, name: str | None = None, description: str | None = None) -> CleanRetrieverTool:
         """A tool for an agent, which passes the agent's question on as it is."""
         return retriever_tool(self, name=name, description=description)
 
     def _get_prompts(self) -> PromptDictType:
-        return {"query_gen_prompt": PromptTemplate(self.query_gen_prompt)}
+        prompt = self.query_gen_prompt
+        return {"query_gen_prompt": prompt if isinstance(prompt, BasePromptTemplate) else PromptTemplate(prompt)}
 
     def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        if "query_gen_prompt" in prompts_dict:
-            self.query_gen_prompt = prompts_dict["query_gen_prompt"].get_template()
+        prompt = prompts_dict.get("query_gen_prompt")
+        if prompt is not None:
+            self.query_gen_prompt = prompt.template if isinstance(prompt, PromptTemplate) else prompt
 
     # --- queries
 
@@ -143,7 +149,7 @@ class QueryFusionRetriever(BaseRetriever):
         return self.query_gen_prompt.format(num_queries=self.num_queries - 1, query=query)
 
     def _read_queries(self, text: str) -> list[QueryBundle]:
-        """One query a line, perhaps in a code block; models like to give more than they were asked for."""
+        """One query a line, perhaps in a code block; models often return more than they were asked for."""
         lines = [line.strip() for line in text.strip("`").split("\n")]
         queries = [line for line in lines if line]
         if self._verbose:
@@ -153,37 +159,100 @@ class QueryFusionRetriever(BaseRetriever):
     # --- retrieval
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        more = self._get_queries(query_bundle.query_str) if self.num_queries > 1 else []
-        return self._fuse(run(self._jobs([query_bundle, *more], on_loop=False)))
+        queries = [query_bundle]
+        if self.num_queries > 1:
+            queries += self._get_queries(query_bundle.query_str)
+        run_queries = self._run_nested_async_queries if self.use_async else self._run_sync_queries
+        return self._fused(run_queries(queries))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        more = await self._aget_queries(query_bundle.query_str) if self.num_queries > 1 else []
-        return self._fuse(await arun(self._jobs([query_bundle, *more], on_loop=True)))
+        queries = [query_bundle]
+        if self.num_queries > 1:
+            queries += await self._aget_queries(query_bundle.query_str)
+        return self._fused(await self._run_async_queries(queries))
 
-    def _jobs(self, bundles: Sequence[QueryBundle], *, on_loop: bool) -> list[Job]:
-        """Each retriever with each query; the same query twice would only count itself twice."""
-        distinct = {bundle.query_str: bundle for bundle in reversed(bundles)}
-        asked = [distinct[query] for query in dict.fromkeys(bundle.query_str for bundle in bundles)]
-        return [
-            arm.job(Request(arm.retriever, {}), bundle, on_loop=on_loop, or_async=self.use_async)
-            for bundle in asked
-            for arm in self._arms
+    def _run_sync_queries(self, queries: list[QueryBundle]) -> Results:
+        """Ask every retriever every query, one after another in this thread."""
+        results: Results = {}
+        for query in queries:
+            for i, arm in enumerate(self._arms()):
+                if (query.query_str, i) not in results:
+                    results[query.query_str, i] = nodes_of(arm.retriever.retrieve(copied(query)), arm.name)
+        return results
+
+    def _run_nested_async_queries(self, queries: list[QueryBundle]) -> Results:
+        """Ask all retrievers at the same time from sync code, by their async side where they have a real one."""
+        if any(arm.natively_async for arm in self._arms()):
+            return run_coroutine(lambda: self._run_async_queries(queries))
+        keys, jobs = self._jobs(queries)
+        return self._results(keys, run(jobs, on_error="raise"))
+
+    async def _run_async_queries(self, queries: list[QueryBundle]) -> Results:
+        """Ask all retrievers at the same time on the event loop."""
+        keys, jobs = self._jobs(queries)
+        return self._results(keys, await arun(jobs, on_error="raise"))
+
+    def _arms(self) -> list[Arm]:
+        """The retrievers as they are now: a list that was changed in place is checked again."""
+        known, arms = self._checked_arms
+        if len(known) != len(self._retrievers) or any(a is not b for a, b in zip(known, self._retrievers, strict=True)):
+            arms = arms_of(self._retrievers)
+            self._checked_arms = list(self._retrievers), arms
+        return list(arms.values())
+
+    def _jobs(self, queries: Sequence[QueryBundle]) -> tuple[list[tuple[str, int]], list[Job]]:
+        """Each retriever with each query; a query that the LLM repeats is asked once."""
+        arms = self._arms()
+        distinct = {query.query_str: query for query in reversed(queries)}
+        keys = [(text, i) for text in dict.fromkeys(query.query_str for query in queries) for i in range(len(arms))]
+        return keys, [arms[i].job(distinct[text], name=arms[i].name) for text, i in keys]
+
+    def _results(self, keys: Sequence[tuple[str, int]], outcomes: Sequence[Outcome]) -> Results:
+        apply_policy(outcomes, on_error="raise", wrap=False)
+        return {key: nodes_of(outcome.value, outcome.name) for key, outcome in zip(keys, outcomes, strict=True)}
+
+    # --- fusion
+
+    def _fused(self, results: Results) -> list[NodeWithScore]:
+        if self.mode == FUSION_MODES.RECIPROCAL_RANK:
+            fused = self._reciprocal_rerank_fusion(results)
+        elif self.mode == FUSION_MODES.RELATIVE_SCORE:
+            fused = self._relative_score_fusion(results)
+        elif self.mode == FUSION_MODES.DIST_BASED_SCORE:
+            fused = self._relative_score_fusion(results, dist_based=True)
+        else:
+            fused = self._simple_fusion(results)
+        return fused[: self.similarity_top_k]
+
+    def _reciprocal_rerank_fusion(self, results: Results) -> list[NodeWithScore]:
+        return self._fuse(results, reciprocal_rerank)
+
+    def _relative_score_fusion(self, results: Results, dist_based: bool | None = False) -> list[NodeWithScore]:
+        return self._fuse(results, dist_based_score if dist_based else relative_score)
+
+    def _simple_fusion(self, results: Results) -> list[NodeWithScore]:
+        return self._fuse(results, simple)
+
+    def _fuse(self, results: Results, mode: Mode) -> list[NodeWithScore]:
+        weights = self._retriever_weights
+        factors = _factors(weights)
+        columns = identities(list(results.values()))
+        lists = [
+            RankedList(nodes, keys, weights[i], factors[i])
+            for ((_, i), nodes), keys in zip(results.items(), columns, strict=True)
         ]
-
-    def _fuse(self, outcomes: Sequence[Outcome]) -> list[NodeWithScore]:
-        settled(outcomes, on_error="raise", wrap=False)
-        lists = [nodes_of(outcome.value, outcome.name) for outcome in outcomes]
-        shares = list(zip(self._retriever_weights, self._factors, strict=True))
-        columns = identities(lists)
-        listed = [Listed(nodes, columns[i], *shares[i % len(shares)]) for i, nodes in enumerate(lists)]
-        return scored_nodes(_FUSE[self.mode](listed, self.num_queries)[: self.similarity_top_k])
+        return rescored(mode(lists, self.num_queries))
 
 
-def _weights(given: Sequence[float] | None, count: int) -> tuple[list[float], list[float]]:
-    """Each retriever's share of the whole, and n times that: exactly 1 when all weigh the same."""
+def _weights(given: Sequence[float] | None, count: int) -> list[float]:
+    """Each retriever's share of the sum of all weights."""
     weights = [1.0] * count if given is None else list(given)
-    normalise_weights([str(i) for i in range(count)], weights)  # refuses what cannot be
-    total = sum(weights)
+    normalise_weights([str(i) for i in range(count)], weights)  # raises for invalid weights
+    return [weight / sum(weights) for weight in weights]
+
+
+def _factors(weights: Sequence[float]) -> list[float]:
+    """The weights times their number: exactly 1 when all weigh the same."""
     same = len(set(weights)) == 1
-    return [w / total for w in weights], [1.0 if same else count * w / total for w in weights]
+    return [1.0 if same else len(weights) * weight / sum(weights) for weight in weights]

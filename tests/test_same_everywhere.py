@@ -15,7 +15,7 @@ from hybridmem.core.types import ArmList, Memory
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Conflicts, Diversity, HalfLife, Pack, QualityGate, SourceDedup
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.options import shaped
+from hybridmem.retrievers.options import make_recipe
 from tests.support.items import READER, Row
 from tests.support.llama_fakes import Fixed, scored
 
@@ -79,11 +79,11 @@ RECIPES = st.sampled_from(
 )
 def test_lists(arms, weights, recipe, k):
     names, weights = NAMES[: len(arms)], weights[: len(arms)]
-    made = shaped(recipe.get("recipe"), **{n: v for n, v in recipe.items() if n != "recipe"}, weights=weights)
+    made = make_recipe(recipe.get("recipe"), **{n: v for n, v in recipe.items() if n != "recipe"}, weights=weights)
     rows = [[(Row(f"n{i}", {"text": TEXTS[i % 6], **fields(i)}), s) for i, s in arm] for arm in arms]
     lists = [ArmList(n, [r for r, _ in arm], [s for _, s in arm]) for n, arm in zip(names, rows, strict=True)]
     ranking = made.run(lists, reader=READER, query="q", now=NOW, k=k)
-    core = list(zip(ranking.keys, map(made.share, ranking.scores), strict=True))
+    core = list(zip(ranking.keys, made.shares(ranking.scores), strict=True))
 
     documents = [[(Document(TEXTS[i % 6], id=f"n{i}", metadata=fields(i)), s) for i, s in arm] for arm in arms]
     chain = langchain_hybridmem.FusionRetriever(

@@ -1,7 +1,4 @@
-"""Things with words on them, kept together with a lexical index: what both BM25Retrievers stand on.
-
-A thing is whatever a framework ranks (a document, a node); the shelf finds it by its words, with any of the engines.
-"""
+"""Items of any framework with a lexical index over their text fields: the core of both BM25Retrievers."""
 
 from __future__ import annotations
 
@@ -12,37 +9,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.forks import guard
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.bm25.documents import Document, check_k
+from hybridmem.indexes.bm25.documents import Document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.retrievers.lexical_file import Keeper, Row
+from hybridmem.retrievers.lexical_file import LexicalFile, LexicalItem
 from hybridmem.text.analyzer import Analyzer
 
-__all__ = ["ENGINES", "Engine", "Found", "Shelf", "Words", "pattern_terms"]
+__all__ = ["ENGINES", "Engine", "LexicalCorpus", "LexicalHit", "LexicalSettings", "pattern_terms"]
 
 T = TypeVar("T")
 Engine = Literal["hybridmem", "fts5", "rank-bm25"]
 ENGINES: tuple[Engine, ...] = ("hybridmem", "fts5", "rank-bm25")
 _RANK_ONLY = ("epsilon", "delta")
 _INLINE = 20_000
-"""Up to so many things a search is over before a thread would have started."""
+"""Up to so many items a search is faster than a handover to a thread."""
 
 
-class Found(NamedTuple):
-    """One hit: the thing and its score."""
+class LexicalHit(NamedTuple):
+    """An item and its score."""
 
     item: Any
     score: float
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How words are found and scored: the engine and its settings, checked.
+class LexicalSettings:
+    """The lexical engine and its settings, validated.
 
-    Without an engine named, ours is taken, unless a setting that only rank-bm25 has (`variant` l or plus, `epsilon`,
-    `delta`) asks for that one.
+    Without an engine ours is used, unless a setting that only rank-bm25 has (`variant` l or plus, `epsilon`, `delta`)
+    asks for that one.
     """
 
     engine: Engine | None = None
@@ -72,7 +70,7 @@ class Words:
 
     @property
     def chosen(self) -> Engine:
-        """The engine that these settings mean."""
+        """The engine that these settings lead to."""
         if self.engine is not None:
             return self.engine
         old = self.variant != "okapi" or any(name in (self.params or {}) for name in _RANK_ONLY)
@@ -80,7 +78,7 @@ class Words:
 
     @property
     def analyzer(self) -> Any:
-        """What turns text into terms: the given function, else ours; rank-bm25 by itself only splits at blanks."""
+        """The function from text to terms: the given one, else ours; rank-bm25 by itself splits at white space."""
         if self.terms is not None:
             return self.terms
         if self.language is None and self.chosen == "rank-bm25":
@@ -123,143 +121,161 @@ def pattern_terms(
     return terms
 
 
-class Shelf(Generic[T]):
-    """Things by their keys, found by their words; in a file too, when a keeper is given."""
+class LexicalCorpus(Generic[T]):
+    """Items by key with a lexical index, and in a file too, when one is given."""
 
-    def __init__(self, words: Words, keeper: Keeper[T] | None = None) -> None:
-        self.words = words
-        self.index = words.make()
-        self._things: dict[str, tuple[T, Mapping[str, str]]] = {}
-        self._keeper = keeper
+    def __init__(self, settings: LexicalSettings, file: LexicalFile[T] | None = None) -> None:
+        self.settings = settings
+        self.index = settings.make()
+        self._items: dict[str, tuple[T, Mapping[str, str]]] = {}
+        self._file = file
         self._last = 0
         self._lock = guard(threading.RLock())
-        if keeper is not None and keeper.exists:
-            self._load(keeper)
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For copies and pickles: the things are carried over and their index is made again."""
-        if self._keeper is not None:
-            raise ConfigError(f"what is kept in {str(self._keeper.path)!r} is not copied: open the file again")
-        rows = [Row(key, fields, item) for key, (item, fields) in list(self._things.items())]
-        return _again, (self.words, rows, self._last)
-
-    @property
-    def items(self) -> list[T]:
-        """All things, in the order in which they came."""
-        return [item for item, _ in list(self._things.values())]
-
-    def put(self, rows: Iterable[tuple[str | None, Mapping[str, str], T]], /) -> list[str]:
-        """Put things under keys (a number of our own where the key is None) with their fields; their keys."""
-        with self._lock:
-            named = [Row(self._key(key), fields, item) for key, fields, item in rows]
-            if self._keeper is not None and named:
-                self._keeper.put(named)
-            self._take(named)
-            self._keep()
-        return [row.key for row in named]
-
-    def begin(self, rows: Iterable[tuple[str | None, Mapping[str, str], T]], /) -> None:
-        """Put what is not there yet: a program may name its first things at every start."""
-        if self._keeper is not None and self._things:
-            keeper = self._keeper
-            known = {(key, keeper.print_of(fields, item)) for key, (item, fields) in self._things.items()}
-            nameless = {mark for key, mark in known if key.startswith("#")}
-            marked = [(row, keeper.print_of(row[1], row[2])) for row in rows]
-            rows = [
-                row for row, mark in marked if (mark not in nameless if row[0] is None else (row[0], mark) not in known)
-            ]
-        self.put(rows)
-
-    def _take(self, rows: Sequence[Row]) -> None:
-        self._things.update({row.key: (row.item, row.fields) for row in rows})
-        self.index.add_many(Document(row.key, row.fields) for row in rows)
-
-    def remove(self, keys: Iterable[str], /) -> int:
-        """Take things off the shelf; how many were there."""
-        with self._lock:
-            gone = [key for key in dict.fromkeys(keys) if key in self._things]
-            if gone:
-                if self._keeper is not None:
-                    self._keeper.remove(gone)
-                self._drop(gone)
-                self._keep()
-            return len(gone)
-
-    def _drop(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.index.remove(key)  # out of the index first: what it finds is on the shelf
-            self._things.pop(key, None)
-
-    def _key(self, key: str | None) -> str:
-        if key is not None:
-            return key
-        self._last += 1
-        while f"#{self._last:08}" in self._things:  # after reading a file
-            self._last += 1
-        return f"#{self._last:08}"
-
-    # --- asking
-
-    def search(self, query: str, /, *, k: int, check: Callable[[T], bool] | None = None) -> list[Found]:
-        """The k best things whose check holds, with their scores."""
-        check_k(k)
-        if check is None:
-            return self._found(*self.index.search(query, k=k))
-        deep = 4 * k + 16
-        hits = self.index.search(query, k=deep)
-        found = [one for one in self._found(*hits) if check(one.item)]
-        if len(found) < k and len(hits.ids) == deep:  # the filter is narrow: ask only for what passes it
-            passing = frozenset(key for key, (item, _) in list(self._things.items()) if check(item))
-            found = self._found(*self.index.search(query, k=k, allowed=passing))
-        return found[:k]
-
-    async def asearch(self, query: str, /, *, k: int, check: Callable[[T], bool] | None = None) -> list[Found]:
-        """The same without blocking the event loop."""
-        if check is None and self.words.chosen == "hybridmem" and len(self) <= _INLINE:
-            return self.search(query, k=k)
-        found: list[Found] = await in_thread(lambda: self.search(query, k=k, check=check))
-        return found
-
-    def _found(self, ids: Sequence[str], scores: Sequence[float]) -> list[Found]:
-        things = self._things
-        return [Found(things[key][0], score) for key, score in zip(ids, scores, strict=True) if key in things]
-
-    # --- keeping
-
-    def _load(self, keeper: Keeper[T]) -> None:
-        kept = keeper.load(self.index)
-        self._things = {row.key: (row.item, row.fields) for row in kept.rows}
-        if kept.words is None:
-            self.index.add_many(Document(row.key, row.fields) for row in kept.rows)
-        else:
-            self.index = kept.words
-        for step in kept.journal:
-            self._drop(step.gone)
-            self._take(step.rows)
-        self._keep()
-
-    def _keep(self) -> None:
-        if self._keeper is not None and self._keeper.is_full(len(self._things)):
-            self.save(self._keeper)
-
-    def save(self, keeper: Keeper[T], /) -> None:
-        """Write everything down anew."""
-        rows = [Row(key, fields, item) for key, (item, fields) in list(self._things.items())]
-        keeper.save(rows, self.index)
+        if file is not None and file.exists:
+            self._load(file)
 
     @classmethod
     def at(
-        cls, path: str | Path | None, words: Words, *, write: Callable[[T], Any], read: Callable[[Any], T]
-    ) -> Shelf[T]:
-        """A shelf that is kept in this file from now on, and read from it when it exists; without a path, none."""
-        return cls(words, None if path is None else Keeper(path, write=write, read=read))
+        cls, path: str | Path | None, settings: LexicalSettings, *, write: Callable[[T], Any], read: Callable[[Any], T]
+    ) -> LexicalCorpus[T]:
+        """A corpus that is kept in this file, and read from it when it exists; without a path, in memory alone."""
+        return cls(settings, None if path is None else LexicalFile(path, write=write, read=read))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: the items are carried over and indexed again; a file is opened again."""
+        if self._file is not None:
+            return _reopened, (self.settings, self._file.path, self._file.write, self._file.read)
+        return _rebuilt, (self.settings, self._rows(), self._last)
+
+    @property
+    def items(self) -> list[T]:
+        """All items, in the order in which they were added."""
+        return [item for item, _ in list(self._items.values())]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all items, in the same order."""
+        return list(self._items)
+
+    def put(self, rows: Iterable[tuple[str | None, Mapping[str, str], T]], /) -> list[str]:
+        """Add items under their keys with their fields, or replace those of the same key; returns the keys.
+
+        An item without a key (None or "") gets a number.
+        """
+        with self._lock:
+            items = [LexicalItem(self._key(key), fields, item) for key, fields, item in rows]
+            if self._file is not None and items:
+                self._file.put(items)
+            self._add(items)
+            self._save_snapshot()
+        return [item.key for item in items]
+
+    def begin(self, rows: Iterable[tuple[str | None, Mapping[str, str], T]], /) -> None:
+        """Add the items of a constructor: two with the same key stay two, those in the file already are skipped."""
+        rows, first = list(rows), set()
+        if self._file is not None and self._items:
+            content = self._file.content
+            known = {(key, content(fields, item)) for key, (item, fields) in self._items.items()}
+            unnamed = {stored for key, stored in known if key.startswith("#")}
+            marked = [(row, content(row[1], row[2])) for row in rows]
+            rows = [
+                row
+                for row, stored in marked
+                if (stored not in unnamed if not row[0] else (row[0], stored) not in known)
+            ]
+        unique: list[tuple[str | None, Mapping[str, str], T]] = []
+        for key, fields, item in rows:
+            unique.append((None if key in first else key, fields, item))
+            first.add(key)
+        self.put(unique)
+
+    def _add(self, items: Sequence[LexicalItem]) -> None:
+        for one in items:  # a replaced item comes last, as it does in the index
+            self._items.pop(one.key, None)
+        self._items.update({one.key: (one.item, one.fields) for one in items})
+        self.index.add_many(Document(one.key, one.fields) for one in items)
+
+    def remove(self, keys: Iterable[str], /) -> int:
+        """Remove items; returns how many there were."""
+        with self._lock:
+            gone = [key for key in dict.fromkeys(keys) if key in self._items]
+            if gone:
+                if self._file is not None:
+                    self._file.remove(gone)
+                for key in gone:
+                    self.index.remove(key)  # out of the index first: every id in it has an item
+                    self._items.pop(key, None)
+                self._save_snapshot()
+            return len(gone)
+
+    def _key(self, key: str | None) -> str:
+        if key:
+            return key
+        self._last += 1
+        while f"#{self._last:08}" in self._items:  # after reading a file
+            self._last += 1
+        return f"#{self._last:08}"
+
+    # --- search
+
+    def search(self, query: str, /, *, k: int, check: Callable[[T], bool] | None = None) -> list[LexicalHit]:
+        """The k best items that pass the check, with their scores."""
+        validation.k(k)
+        if check is None:
+            return self._hits(*self.index.search(query, k=k))
+        deep = 4 * k + 16
+        hits = self.index.search(query, k=deep)
+        passing = [one for one in self._hits(*hits) if check(one.item)]
+        if len(passing) < k and len(hits.ids) == deep:  # the filter is narrow: search only among what passes it
+            allowed = frozenset(key for key, (item, _) in list(self._items.items()) if check(item))
+            passing = self._hits(*self.index.search(query, k=k, allowed=allowed))
+        return passing[:k]
+
+    async def asearch(self, query: str, /, *, k: int, check: Callable[[T], bool] | None = None) -> list[LexicalHit]:
+        """The same without blocking the event loop."""
+        if check is None and self.settings.chosen == "hybridmem" and len(self) <= _INLINE:
+            return self.search(query, k=k)
+        return await in_thread(lambda: self.search(query, k=k, check=check))
+
+    def _hits(self, ids: Sequence[str], scores: Sequence[float]) -> list[LexicalHit]:
+        items = self._items
+        return [LexicalHit(items[key][0], score) for key, score in zip(ids, scores, strict=True) if key in items]
+
+    # --- files
+
+    def _load(self, file: LexicalFile[T]) -> None:
+        stored = file.load(self.index)
+        if stored.snapshot is None:
+            self._add(stored.items)
+            return
+        self._items = {one.key: (one.item, one.fields) for one in stored.items}
+        self.index = stored.snapshot
+        self.index.remove_many([key for key in stored.snapshot.ids if key not in self._items])
+        self.index.add_many(Document(one.key, one.fields) for one in stored.changed)
+
+    def _save_snapshot(self) -> None:
+        if self._file is not None and self._file.wants_snapshot(len(self._items)):
+            self._file.save_snapshot(self.index)
+
+    def save(self, file: LexicalFile[T], settings: Mapping[str, Any], /) -> None:
+        """Write all items, the index and some settings to a file."""
+        file.save(self._rows(), self.index, settings)
+
+    def _rows(self) -> list[LexicalItem]:
+        return [LexicalItem(key, fields, item) for key, (item, fields) in list(self._items.items())]
 
 
-def _again(words: Words, rows: Sequence[Row], last: int) -> Shelf[Any]:
-    shelf: Shelf[Any] = Shelf(words)
-    shelf._take(rows)  # noqa: SLF001
-    shelf._last = last  # noqa: SLF001
-    return shelf
+def _rebuilt(settings: LexicalSettings, rows: Sequence[LexicalItem], last: int) -> LexicalCorpus[Any]:
+    corpus: LexicalCorpus[Any] = LexicalCorpus(settings)
+    corpus._add(rows)  # noqa: SLF001
+    corpus._last = last  # noqa: SLF001
+    return corpus
+
+
+def _reopened(
+    settings: LexicalSettings, path: Path, write: Callable[[T], Any], read: Callable[[Any], T]
+) -> LexicalCorpus[T]:
+    return LexicalCorpus.at(path, settings, write=write, read=read)

@@ -1,197 +1,195 @@
-"""A shelf in one file: a checksummed picture of everything, and after it a line for each later change.
-
-```
-magic · sizes and digests as a JSON line · things (compressed JSON lines) · index (bytes) · journal lines
-```
-
-A change is one line appended and flushed; a line that a crash cut off was never acknowledged and is dropped. When
-the journal has grown, the picture is written anew beside the old file and put in its place in one step.
-"""
+"""SQLite file of a lexical corpus: its items, the settings of their index, and a snapshot of a BM25 index."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hybridmem.errors import ConfigError, CorruptStoreError
+from hybridmem.errors import ConfigError, CorruptStoreError, StoreBusyError
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.bm25.storage import write_file
 
-__all__ = ["Keeper", "Kept", "Row", "Step"]
+__all__ = ["LexicalFile", "LexicalItem", "StoredCorpus"]
 
 T = TypeVar("T")
-_MAGIC = b"hybridmem shelf 1\n"
-_ROOM = 1_000
-"""So many journal entries, or half of all things, before the picture is written anew."""
+_APPLICATION = 0x68796231
+_SNAPSHOT_EVERY = 1_000
+"""Changes (or half of all items) after which the index snapshot is written again."""
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION};
+CREATE TABLE IF NOT EXISTS items (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    fields TEXT NOT NULL,
+    item TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    version INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS info (name TEXT PRIMARY KEY, value BLOB);
+"""
+_PUT = "INSERT OR REPLACE INTO items (key, fields, item, checksum, version) VALUES (?, ?, ?, ?, ?)"
 
 log = logging.getLogger(__name__)
 
 
-class Row(NamedTuple):
-    """A thing under its key, with its searchable fields."""
+class LexicalItem(NamedTuple):
+    """An item under its key, with its searchable fields."""
 
     key: str
     fields: Mapping[str, str]
     item: Any
 
 
-class Step(NamedTuple):
-    """One change: what came, or what went."""
+class StoredCorpus(NamedTuple):
+    """The content of a file; `snapshot` is None when the index must be built from the items."""
 
-    rows: list[Row]
-    gone: list[str]
-
-
-class Kept(NamedTuple):
-    """What a file holds; `words` is None when the index must be built from the rows."""
-
-    rows: list[Row]
-    words: BM25Index | None
-    journal: list[Step]
+    items: list[LexicalItem]
+    snapshot: BM25Index | None
+    changed: list[LexicalItem]
+    """Items that are newer than the index."""
 
 
-class Keeper(Generic[T]):
-    """Keeps a shelf in a file. `write` makes a thing a JSON value, `read` makes it a thing again."""
+class LexicalFile(Generic[T]):
+    """Items in a SQLite file, open only during a call. `write` makes an item a JSON value, `read` reverts it."""
 
     def __init__(self, path: str | Path, *, write: Callable[[T], Any], read: Callable[[Any], T]) -> None:
         self.path = Path(path)
-        self._write = write
-        self._read = read
-        self._pending = 0
-        self._begun = self.exists
+        self.write, self.read = write, read
+        self._since_snapshot = 0
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to read."""
+        """Whether there is a file to read."""
         return self.path.exists()
 
     # --- writing
 
-    def put(self, rows: Sequence[Row], /) -> None:
-        """Note that these things came."""
-        self._note({"put": [self._row(row) for row in rows]}, len(rows))
+    def put(self, items: Sequence[LexicalItem], /) -> None:
+        """Add items, or replace those of the same key."""
+        rows = [self._row(item) for item in items]  # before anything is written: an item may be refused
+        with self._open() as db:
+            version = self._next_version(db)
+            db.executemany(_PUT, [(*row, version) for row in rows])
+        self._since_snapshot += len(rows)
 
     def remove(self, keys: Sequence[str], /) -> None:
-        """Note that these things went."""
-        self._note({"gone": list(keys)}, len(keys))
+        """Remove items."""
+        with self._open() as db:
+            self._next_version(db)
+            db.executemany("DELETE FROM items WHERE key = ?", [(key,) for key in keys])
+        self._since_snapshot += len(keys)
 
-    def is_full(self, things: int, /) -> bool:
-        """Whether it is time to write the picture anew."""
-        return not self._begun or self._pending > max(_ROOM, things // 2)
+    def wants_snapshot(self, size: int, /) -> bool:
+        """Whether so much has changed that the index of a corpus of this size should be written again."""
+        return self._since_snapshot > max(_SNAPSHOT_EVERY, size // 2)
 
-    def _note(self, entry: dict[str, Any], count: int) -> None:
-        line = _line(entry)  # first of all: what cannot be written is refused before anything changes
-        self._pending += count
-        if not self._begun:
-            return
-        with self.path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+    def save_snapshot(self, index: Any, /) -> None:
+        """Write the index; engines other than ours are built again from the items."""
+        with self._open() as db:
+            self._write_snapshot(db, index)
 
-    def save(self, rows: Sequence[Row], index: Any, /) -> None:
-        """Write the picture: all of it, or the old file stays."""
-        things = zlib.compress(b"".join(_json(self._row(row)) + b"\n" for row in rows), 1)
-        blob = index.to_bytes() if isinstance(index, BM25Index) else b""
-        head = {"things": [len(things), _digest(things)], "index": [len(blob), _digest(blob)]}
-        text = _json(head)
-        write_file(self.path, b"".join((_MAGIC, _digest(text).encode(), b" ", text, b"\n", things, blob)))
-        self._pending, self._begun = 0, True
+    def save(self, items: Sequence[LexicalItem], index: Any, settings: Mapping[str, Any], /) -> None:
+        """Replace the whole content in one transaction."""
+        rows = [self._row(item) for item in items]
+        with self._open() as db:
+            db.execute("DELETE FROM items")
+            version = self._next_version(db)
+            db.executemany(_PUT, [(*row, version) for row in rows])
+            self._write_info(db, "settings", _json(dict(settings)))
+            self._write_snapshot(db, index)
 
-    def print_of(self, fields: Mapping[str, str], item: T, /) -> str:
-        """What tells whether a thing is the same as a kept one."""
-        return _digest(_json([dict(fields), self._write(item)]))
+    def _write_snapshot(self, db: sqlite3.Connection, index: Any) -> None:
+        if isinstance(index, BM25Index):
+            self._write_info(db, "index", index.to_bytes())
+            self._write_info(db, "index version", self._read_info(db, "version", 0))
+        self._since_snapshot = 0
 
-    def _row(self, row: Row) -> list[Any]:
-        return [row.key, dict(row.fields), self._write(row.item)]
+    def _next_version(self, db: sqlite3.Connection) -> int:
+        version = int(self._read_info(db, "version", 0)) + 1
+        self._write_info(db, "version", version)
+        return version
+
+    def _row(self, item: LexicalItem) -> tuple[str, str, str, int]:
+        fields, value = _json(dict(item.fields)), _json(self.write(item.item))
+        return item.key, fields, value, _checksum(item.key, fields, value)
+
+    def content(self, fields: Mapping[str, str], item: T, /) -> tuple[str, str]:
+        """The stored form of an item, to compare it with another."""
+        return _json(dict(fields)), _json(self.write(item))
 
     # --- reading
 
-    def load(self, like: Any, /) -> Kept:
-        """What the file holds. `like` is an empty index of the wanted kind: a kept one that differs is built anew."""
-        data = self.path.read_bytes()
-        head, start = self._head(data)
-        (size, digest), (index_size, index_digest) = head["things"], head["index"]
-        things, blob = data[start : start + size], data[start + size : start + size + index_size]
-        if _digest(things) != digest:
-            raise CorruptStoreError(f"{self.path} is damaged: the things in it do not fit their checksum")
-        rows = [self._unrow(json.loads(line)) for line in zlib.decompress(things).splitlines()]
-        index = self._index(blob, like) if _digest(blob) == index_digest else None
-        if index is None and isinstance(like, BM25Index):
-            log.warning("%s: the index in it does not fit and is built again from its texts", self.path)
-        return Kept(rows, index, list(self._journal(data, start + size + index_size)))
+    def settings(self) -> dict[str, Any]:
+        """The settings that `save` was given."""
+        with self._open() as db:
+            settings: dict[str, Any] = json.loads(self._read_info(db, "settings", "{}"))
+            return settings
 
-    def _head(self, data: bytes) -> tuple[dict[str, Any], int]:
-        end = data.find(b"\n", len(_MAGIC))
-        digest, _, text = data[len(_MAGIC) : end].partition(b" ")
-        if not data.startswith(_MAGIC) or end < 0 or _digest(text).encode() != digest:
-            raise CorruptStoreError(f"{self.path} is damaged, or is not a file of a BM25Retriever")
-        head: dict[str, Any] = json.loads(text)
-        return head, end + 1
+    def load(self, like: Any, /) -> StoredCorpus:
+        """The file's content. `like` is an empty index of the wanted kind; a stored one that differs is ignored."""
+        with self._open() as db:
+            rows = db.execute("SELECT key, fields, item, checksum, version FROM items ORDER BY position").fetchall()
+            blob, version = self._read_info(db, "index", None), self._read_info(db, "index version", 0)
+        for key, fields, item, checksum, _ in rows:
+            if _checksum(key, fields, item) != checksum:
+                raise CorruptStoreError(f"{self.path} is damaged: item {key!r} does not match its checksum")
+        items = [LexicalItem(row[0], json.loads(row[1]), self.read(_revived(json.loads(row[2])))) for row in rows]
+        index = self._index(blob, like)
+        if index is None and blob is not None and isinstance(like, BM25Index):
+            log.warning("%s: the index snapshot does not fit the settings and is rebuilt from the items", self.path)
+        changed = [item for item, row in zip(items, rows, strict=True) if row[4] > version]
+        return StoredCorpus(items, index, changed)
 
-    def _index(self, blob: bytes, like: Any) -> BM25Index | None:
-        if not isinstance(like, BM25Index) or not blob:
+    def _index(self, blob: bytes | None, like: Any) -> BM25Index | None:
+        if blob is None or not isinstance(like, BM25Index):
             return None
         try:
             index = BM25Index.from_bytes(blob, analyzer=like.analyzer)
         except (ConfigError, CorruptStoreError):
             return None
-        same = (index.k1, index.b, index.weights) == (like.k1, like.b, like.weights)
-        return index if same else index.with_curve(k1=like.k1, b=like.b) if index.weights == like.weights else None
+        if index.weights != like.weights:
+            return None
+        return index if (index.k1, index.b) == (like.k1, like.b) else index.with_curve(k1=like.k1, b=like.b)
 
-    def _journal(self, data: bytes, start: int) -> Iterator[Step]:
-        while start < len(data):
-            end = data.find(b"\n", start)
-            line = data[start : end + 1] if end >= 0 else data[start:]
-            entry = _unline(line)
-            if entry is None:
-                if end >= 0 and end + 1 < len(data):
-                    raise CorruptStoreError(f"{self.path} is damaged at byte {start}: a journal line does not fit")
-                self._cut(start)
-                return
-            rows = [self._unrow(row) for row in entry.get("put", ())]
-            gone = entry.get("gone", [])
-            self._pending += len(rows) + len(gone)
-            yield Step(rows, gone)
-            start = end + 1
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one transaction."""
+        try:
+            with closing(sqlite3.connect(self.path)) as db, db:
+                if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+                    if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                        raise CorruptStoreError(f"{self.path} is not a file of a BM25Retriever")
+                    db.executescript(_SCHEMA)
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise StoreBusyError(f"{self.path} is locked by another process") from error
+            raise CorruptStoreError(f"{self.path} cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise CorruptStoreError(f"{self.path} is damaged, or is not a file of a BM25Retriever: {error}") from error
 
-    def _cut(self, size: int) -> None:
-        """Take off what a crash left half-written."""
-        with self.path.open("r+b") as file:
-            file.truncate(size)
+    def _read_info(self, db: sqlite3.Connection, name: str, default: Any) -> Any:
+        row = db.execute("SELECT value FROM info WHERE name = ?", (name,)).fetchone()
+        return default if row is None else row[0]
 
-    def _unrow(self, value: list[Any]) -> Row:
-        key, fields, item = value
-        return Row(key, fields, self._read(_revived(item)))
-
-
-def _line(entry: Mapping[str, Any]) -> bytes:
-    text = _json(entry)
-    return b"%08x %s\n" % (zlib.crc32(text), text)
+    def _write_info(self, db: sqlite3.Connection, name: str, value: Any) -> None:
+        db.execute("INSERT OR REPLACE INTO info VALUES (?, ?)", (name, value))
 
 
-def _unline(line: bytes) -> dict[str, Any] | None:
-    mark, _, text = line.rstrip(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or mark != b"%08x" % zlib.crc32(text):
-        return None
-    entry: dict[str, Any] = json.loads(text)
-    return entry
+def _checksum(*parts: str) -> int:
+    return zlib.crc32("\0".join(parts).encode())
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _json(value: Any) -> bytes:
+def _json(value: Any) -> str:
     try:
-        return json.dumps(value, default=_plain, separators=(",", ":")).encode()
+        return json.dumps(value, default=_plain, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cannot be kept in a file: {error}; allowed in metadata: JSON values and times") from error
 

@@ -1,10 +1,11 @@
-"""Short settings for a recipe: `half_life=30, dedup=True, gate={"vector": 0.5}` as people write them in a call."""
+"""Recipe settings of retrievers: `half_life=30, dedup=True, gate={"vector": 0.5}` as a `Fusion`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from hybridmem.errors import ConfigError
@@ -12,24 +13,38 @@ from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import load_recipe
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, SourceDedup
 
-__all__ = ["MEMORY_ARMS", "shaped"]
+__all__ = [
+    "MEMORY_ARMS",
+    "DedupOption",
+    "GateOption",
+    "HalfLifeOption",
+    "RecipeOption",
+    "TimeOption",
+    "make_recipe",
+]
+
+GateOption = float | Mapping[str, float] | QualityGate | bool | None
+DedupOption = bool | str | Callable[[Any], Any] | SourceDedup | None
+HalfLifeOption = float | timedelta | bool | HalfLife | Competition | None
+RecipeOption = str | Path | Fusion | None
+TimeOption = datetime | date | str | float | None
 
 MEMORY_ARMS = ("bm25", "vector")
-"""What a recipe for a memory may name, also where there is no embedder yet."""
+"""The arms that a memory's recipe may name, also where the memory has no embedder yet."""
 
 STARTING_FLOORS = {"bm25": 1.0, "vector": 0.5}
 
 
-def shaped(
-    recipe: Any = None,
+def make_recipe(
+    recipe: RecipeOption = None,
     /,
     *,
     mode: str | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     c: float | None = None,
-    gate: Any = None,
-    dedup: Any = None,
-    half_life: Any = None,
+    gate: GateOption = None,
+    dedup: DedupOption = None,
+    half_life: HalfLifeOption = None,
     arms: Sequence[str] | None = None,
 ) -> Fusion:
     """A recipe with some of its parts set; None leaves a part as the recipe has it, False switches it off.
@@ -39,7 +54,7 @@ def shaped(
     half_life: days, a timedelta, or a `HalfLife` (or `Competition`).
     arms: the arms' names, where they are known: a gate may name no others.
 
-    >>> shaped(half_life=30, dedup=True).boost
+    >>> make_recipe(half_life=30, dedup=True).boost
     HalfLife(half_life=30, strength=1.0, field='updated_at', max_shift=None)
     """
     base = Fusion() if recipe is None else load_recipe(recipe)

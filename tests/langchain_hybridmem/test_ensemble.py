@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from hybridmem.errors import ArmError, ConfigError
 from langchain_hybridmem import EnsembleRetriever
-from langchain_hybridmem._runs import Lane
 
 TEXTS = ["alpha", "beta", "gamma", "δέλτα", "ε", "", "書", "a b", "beta ", "BETA", "7"]
 METADATA = st.dictionaries(st.sampled_from(["uid", "lang", "n"]), st.sampled_from(["x", "y", "z", 1, None]), max_size=3)
@@ -494,45 +493,19 @@ def test_quick_retrievers_need_no_threads_and_are_noticed_when_they_become_slow(
         return [query]
 
     new = EnsembleRetriever(retrievers=[RunnableLambda(search), RunnableLambda(search)])
-    lane = new._lane
-    lane.paces(2)
-    for pace in lane._paces:
-        pace.seconds = 0.0
-    lane.learn()
+    new.invoke("?")
+    for latency in new._latencies:
+        latency.seconds = 0.0
     threads.clear()
     new.invoke("?")
     assert threads == {threading.current_thread().name}
     slow.set()
+    for _ in range(4):
+        new.invoke("?")
+    assert all(latency.seconds > 0.0005 for latency in new._latencies)
+    threads.clear()
     new.invoke("?")
-    new.invoke("?")
-    assert not lane.quick
-    new.invoke("?")
-    assert not lane.quick
-    assert len(threads) > 1
-
-
-def test_one_hiccup_is_forgiven_and_slow_retrievers_are_not():
-    def lane():
-        made = Lane()
-        for pace in made.paces(2):
-            pace.seconds = 0.0
-        made.learn()
-        assert made.quick
-        return made
-
-    forgiving = lane()
-    for _ in range(5):
-        forgiving.took(0.5)
-        forgiving.took(0.0001)
-    assert forgiving.quick
-    waiting, working = lane(), lane()
-    for _ in range(2):
-        waiting.took(0.5)
-    for _ in range(3):
-        working.took(0.001)
-    assert (waiting.quick, working.quick) == (False, True)
-    working.took(0.001)
-    assert not working.quick
+    assert threading.current_thread().name not in threads
 
 
 def test_retrievers_can_be_changed_later():

@@ -244,7 +244,7 @@ def test_a_nested_fusion_and_the_drop_in_are_arms_too():
     share = outer.explain("?").receipts[0].arms[0]
     assert share.arm == "inner"
     assert share.score == pytest.approx(0.5)
-    assert "hybridmem" not in ask(outer)[0].metadata
+    assert ask(outer)[0].metadata["hybridmem"]["rank"] == 2  # the receipt that the inner fusion was asked for
     assert texts(ask(outer, filter=lambda d: d.page_content != "b")) == ["a", "c", "d"]
 
 

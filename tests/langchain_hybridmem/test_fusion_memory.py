@@ -112,7 +112,7 @@ def test_a_failing_memory_is_skipped_when_asked():
         def search(self, query, **how):
             raise LookupError("gone")
 
-        explain = search
+        explain = asearch = search
 
     with pytest.raises(LookupError, match="gone"):
         FusionRetriever(memory=Broken()).invoke("?")

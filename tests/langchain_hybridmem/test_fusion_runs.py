@@ -121,7 +121,7 @@ def test_unknown_keywords_and_arms_at_call_time_are_config_errors():
         with pytest.raises(ConfigError, match=message):
             asyncio.run(retriever.ainvoke("?", **said))
     store = InMemoryVectorStore(Axes())
-    with pytest.raises(ConfigError, match="a plain vector store does not understand 'namespace'"):
+    with pytest.raises(ConfigError, match="arm 'vector' does not understand 'namespace'"):
         FusionRetriever(retrievers=[store.as_retriever()], on_error="skip").invoke("1,0", namespace="ana")
 
 

@@ -342,7 +342,7 @@ def test_the_seed_is_a_child_run_and_the_name_is_told(ask):
         ({"documents": [], "graph": "all"}, "graph = 'all'"),
         ({"documents": [], "filter": {"a": {"$near": 1}}}, "near"),
         ({"documents": "text"}, "documents = 'text'"),
-        ({"documents": [], "seed": 5}, "5"),
+        ({"documents": [], "seed": 5}, "is a int"),
     ],
 )
 def test_bad_settings_are_told(settings, told):

@@ -396,7 +396,7 @@ def test_it_is_an_arm_with_scores_in_a_fusion():
         ({}, "nothing to search"),
         ({"vectorstore": Fake([]), "memory": object()}, "vectorstore and memory"),
         ({"vectorstore": Fake([]), "top": 3}, "no setting 'top'"),
-        ({"vectorstore": Fake([]), "k": 0}, "k=0"),
+        ({"vectorstore": Fake([]), "k": 0}, "k = 0"),
         ({"vectorstore": "chroma"}, "vectorstore = 'chroma'"),
         ({"vectorstore": Fake([]), "with_scores": "maybe"}, "with_scores"),
     ],
@@ -408,7 +408,7 @@ def test_wrong_settings_are_told(settings, says):
 
 def test_wrong_calls_are_told(tmp_path):
     retriever = VectorRetriever(vectorstore=Fake([0.5]))
-    for said, says in (({"k": 0}, "k=0"), ({"top": 1}, "'top'"), ({"as_of": "2024"}, "only a memory")):
+    for said, says in (({"k": 0}, "k = 0"), ({"top": 1}, "'top'"), ({"as_of": "2024"}, "only a memory")):
         with pytest.raises(ConfigError, match=says):
             retriever.invoke("q", **said)
     with pytest.raises(ConfigError, match="2 texts, 1 metadatas"):
@@ -421,7 +421,7 @@ def test_wrong_calls_are_told(tmp_path):
 
 def test_traces_name_the_store():
     assert VectorRetriever(vectorstore=Fake([]))._get_ls_params()["ls_vector_store_provider"] == "Fake"
-    assert VectorRetriever.from_texts([], letters)._get_ls_params()["ls_vector_store_provider"] == "VectorTexts"
+    assert VectorRetriever.from_texts([], letters)._get_ls_params()["ls_vector_store_provider"] == "MemoryTextCorpus"
 
 
 class Standard(RetrieversIntegrationTests):

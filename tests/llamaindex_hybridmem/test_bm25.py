@@ -150,9 +150,9 @@ def test_nodes_stay_in_a_folder(tmp_path):
     assert len(BM25Retriever.from_persist_dir(tmp_path / "words").retrieve("porto")) == 2
     with pytest.raises(CorruptStoreError, match="elsewhere"):
         BM25Retriever.from_persist_dir(tmp_path / "elsewhere")
-    kept = BM25Retriever(nodes(), persist_path=tmp_path / "one.shelf")
+    kept = BM25Retriever(nodes(), persist_path=tmp_path / "one.bm25")
     kept.delete(["n0"])
-    assert len(BM25Retriever(persist_path=tmp_path / "one.shelf").nodes) == 3
+    assert len(BM25Retriever(persist_path=tmp_path / "one.bm25").nodes) == 3
 
 
 # --- settings
@@ -162,14 +162,14 @@ def test_the_parameters_of_llamaindexs_own_class():
     walk = [node("a", text="She walked"), node("b", text="xy walks")]
     assert ids(BM25Retriever(walk, language="en").retrieve("walking")) == ["a", "b"]
     assert BM25Retriever(walk, skip_stemming=True).retrieve("walking") == []
-    assert BM25Retriever(walk, skip_stemming=True)._shelf.index.analyzer == Analyzer(stem=False)
+    assert BM25Retriever(walk, skip_stemming=True)._nodes.index.analyzer == Analyzer(stem=False)
     own = BM25Retriever(walk, token_pattern=r"[a-z]+", stemmer=Stemmer.Stemmer("english"))
     assert sorted(ids(own.retrieve("walking"))) == ["a", "b"]
     assert ids(BM25Retriever(walk, token_pattern=r"\b\w\w+\b").retrieve("walking xy")) == ["b", "a"]
     assert BM25Retriever(walk, token_pattern=r"\w+", skip_stemming=True).retrieve("walking") == []
     assert ids(BM25Retriever(walk, preprocess_func=lambda text: re.findall("x", text)).retrieve("x")) == ["b"]
-    assert isinstance(BM25Retriever(walk, bm25_variant="plus")._shelf.index, RankBM25Index)
-    curved = BM25Retriever(walk, k1=2.0, bm25_params={"b": 0.3})._shelf.index
+    assert isinstance(BM25Retriever(walk, bm25_variant="plus")._nodes.index, RankBM25Index)
+    curved = BM25Retriever(walk, k1=2.0, bm25_params={"b": 0.3})._nodes.index
     assert (curved.k1, curved.b) == (2.0, 0.3)
 
 

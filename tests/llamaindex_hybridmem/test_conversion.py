@@ -5,11 +5,11 @@ from datetime import datetime, timezone
 from llama_index.core.schema import Document, MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from hybridmem.core.types import Memory
+from llamaindex_hybridmem._arms import arm_list
 from llamaindex_hybridmem._conversion import (
     NodeReader,
     node_source,
     node_text,
-    to_arm_list,
     to_memory,
     to_node,
 )
@@ -43,9 +43,9 @@ def test_the_source_of_a_node():
 
 def test_a_list_with_a_missing_score_counts_as_unscored():
     found = [NodeWithScore(node=node("a"), score=1.0), NodeWithScore(node=node("b"))]
-    assert to_arm_list(("arm", found, [1.0, None])).scores is None
-    assert to_arm_list(("arm", found[:1], [1.0])).scores == [1.0]
-    assert to_arm_list(("arm", [], [])).items == []
+    assert arm_list("arm", found).scores is None
+    assert arm_list("arm", found[:1]).scores == [1.0]
+    assert arm_list("arm", []).items == []
 
 
 WHEN = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)

@@ -82,7 +82,7 @@ def test_the_same_ids_and_scores_as_the_core(first, second, recipe, k):
     )
     core = [ArmList(name, [n for n, _ in rows], [s for _, s in rows]) for name, rows in zip("ab", lists, strict=True)]
     ranking = ours.recipe.run(core, reader=NodeReader(), query="q", now=NOW, k=k)
-    expected = list(zip(ranking.keys, map(ours.recipe.share, ranking.scores), strict=True))
+    expected = list(zip(ranking.keys, ours.recipe.shares(ranking.scores), strict=True))
     assert told(ours.retrieve("q")) == expected
     assert told(asyncio.run(ours.aretrieve("q"))) == expected
     explained = ours.explain("q")
@@ -119,9 +119,9 @@ def test_half_life_gate_and_dedup():
     arm = Fixed(scored(nodes, [0.9, 0.8, 0.7, 0.6, 0.1]))
     ours = FusionRetriever({"arm": arm}, half_life=30, dedup=True, gate={"arm": 0.5}, clock=lambda: NOW)
     assert told(ours.retrieve("q")) == [
-        ("new", pytest.approx(61 / 62)),  # ×2 of a ceiling of ×2
-        ("old", pytest.approx(1.25 / 2)),
-        ("chunk1", pytest.approx(61 / 63 / 2)),
+        ("new", pytest.approx(1.0)),  # (1/62)·2: above 1/61, first in every arm, so it is the best
+        ("old", pytest.approx(1.25 / 61 / (2 / 62))),
+        ("chunk1", pytest.approx(1 / 63 / (2 / 62))),
     ]
     explained = ours.explain("q")
     assert "recency ×1.25 (60 days old)" in str(explained.receipts[1])

@@ -238,11 +238,10 @@ def test_defect_an_llm_is_needed_for_one_query(monkeypatch):
         QueryFusionRetriever([Fixed(scored("A"))], num_queries=2).retrieve("q")
 
 
-@pytest.mark.parametrize("use_async", [True, False])
-def test_defect_sync_children_run_one_after_another(use_async):
+def test_defect_sync_children_run_one_after_another():
     meeting = threading.Barrier(2, timeout=30)  # passed only by two at the same time
     arms = [Fixed(scored("A"), lambda _: meeting.wait()), Fixed(scored("B"), lambda _: meeting.wait())]
-    ours = QueryFusionRetriever(arms, num_queries=1, use_async=use_async)
+    ours = QueryFusionRetriever(arms, num_queries=1)
     assert {n.node_id for n in ours.retrieve("q")} == {"A", "B"}
 
 
@@ -402,12 +401,11 @@ def test_a_bad_setting_is_refused_later_too(name):
         setattr(ours, name, -1)
 
 
-def test_an_arm_that_returns_none_is_named():
-    ours = QueryFusionRetriever([Fixed(scored("A")), Fixed(None)], num_queries=1)
-    with pytest.raises(ArmError, match="'retriever_2' returned None: a retriever returns a list of NodeWithScore"):
-        ours.retrieve("q")
-    with pytest.raises(ArmError, match="'retriever_2' returned None"):
-        asyncio.run(ours.aretrieve("q"))
+def test_without_async_the_children_run_in_the_callers_thread_in_order():
+    turns = []
+    arms = [Fixed(scored(name), lambda _, name=name: turns.append((name, threading.get_ident()))) for name in "ABC"]
+    QueryFusionRetriever(arms, num_queries=1, use_async=False).retrieve("q")
+    assert turns == [(name, threading.get_ident()) for name in "ABC"]
 
 
 def test_a_type_error_of_a_child_stays_its_own():

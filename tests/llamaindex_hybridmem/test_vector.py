@@ -180,7 +180,7 @@ def test_over_a_vector_store_alone(tmp_path):
     assert found(retriever.retrieve("abbb")) == ["abbb", "bbbb"]
     assert found(VectorRetriever.from_defaults(vector_store=store, embed_model=letters).retrieve("aaaa"))[0] == "aaaa"
     disconnect(client)
-    with pytest.raises(ConfigError, match="SimpleVectorStore does not keep texts"):
+    with pytest.raises(ConfigError, match="SimpleVectorStore does not store texts"):
         VectorRetriever(vector_store=SimpleVectorStore(), embed_model=letters)
 
 

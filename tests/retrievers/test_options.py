@@ -7,28 +7,28 @@ import pytest
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, SourceDedup
-from hybridmem.retrievers.options import shaped
+from hybridmem.retrievers.options import make_recipe
 
 FULL = Fusion(gate=QualityGate(floor=1.0), dedup=SourceDedup(), boost=HalfLife(half_life=7, strength=0.1))
 
 
 def test_nothing_said_leaves_the_recipe_as_it_is():
-    assert shaped() == Fusion()
-    assert shaped(FULL) == FULL
-    assert shaped("rrf") == Fusion()
-    assert shaped({"c": 7}) == Fusion(c=7)
+    assert make_recipe() == Fusion()
+    assert make_recipe(FULL) == FULL
+    assert make_recipe("rrf") == Fusion()
+    assert make_recipe({"c": 7}) == Fusion(c=7)
 
 
 def test_a_gate_names_only_arms_that_there_are():
-    assert shaped(gate={"a": 1.0}, arms=["a"]).gate == QualityGate(floor={"a": 1.0})
-    assert shaped(FULL, gate=True, arms=["a"]).gate == QualityGate(floor={"bm25": 1.0, "vector": 0.5})
-    assert shaped(Fusion(gate=QualityGate(floor={"b": 1.0})), arms=["a"]).gate == QualityGate(floor={"b": 1.0})
+    assert make_recipe(gate={"a": 1.0}, arms=["a"]).gate == QualityGate(floor={"a": 1.0})
+    assert make_recipe(FULL, gate=True, arms=["a"]).gate == QualityGate(floor={"bm25": 1.0, "vector": 0.5})
+    assert make_recipe(Fusion(gate=QualityGate(floor={"b": 1.0})), arms=["a"]).gate == QualityGate(floor={"b": 1.0})
     with pytest.raises(ConfigError, match="unknown arm 'b': the arms are 'a'"):
-        shaped(gate={"b": 1.0}, arms=["a"])
+        make_recipe(gate={"b": 1.0}, arms=["a"])
 
 
 def test_false_switches_a_part_off():
-    assert shaped(FULL, gate=False, dedup=False, half_life=False) == Fusion()
+    assert make_recipe(FULL, gate=False, dedup=False, half_life=False) == Fusion()
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_false_switches_a_part_off():
     ],
 )
 def test_each_setting_says_one_part(said, expected):
-    assert shaped(**said) == expected
+    assert make_recipe(**said) == expected
 
 
 def test_a_half_life_keeps_the_recipes_strength():
-    assert shaped(FULL, half_life=30).boost == HalfLife(half_life=30, strength=0.1)
+    assert make_recipe(FULL, half_life=30).boost == HalfLife(half_life=30, strength=0.1)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_a_half_life_keeps_the_recipes_strength():
 )
 def test_a_setting_that_makes_no_recipe_is_a_config_error(bad):
     with pytest.raises(ConfigError):
-        shaped(**bad)
+        make_recipe(**bad)

@@ -173,7 +173,8 @@ def test_a_megabyte_is_no_trouble():
 
 
 def test_terms_do_not_depend_on_the_process():
-    code = "from hybridmem.text.analyzer import Analyzer; print(Analyzer()('VW123-platform-team went to 東京タワー, 18.12.1'))"
+    text = "VW123-platform-team went to 東京タワー, 18.12.1"
+    code = f"from hybridmem.text.analyzer import Analyzer; print(Analyzer()({text!r}))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code],

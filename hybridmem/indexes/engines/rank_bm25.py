@@ -239,6 +239,11 @@ class RankBM25Index:
         """Build from the current documents."""
         self._frozen.rebuild()
 
+    @property
+    def vectorizer(self) -> Any:
+        """rank-bm25's own object over the current documents; None without any term."""
+        return self._fresh().engine
+
     def _fresh(self) -> _Built:
         built = self._frozen.current
         if built.version == self._version:

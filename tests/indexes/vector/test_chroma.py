@@ -19,7 +19,7 @@ from hybridmem.errors import ConfigError, EmbeddingError, MissingExtraError, Sto
 from hybridmem.indexes.vector.chroma import ChromaIndex, collection_name, connect
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.vector import ChromaTexts, Row
+from hybridmem.retrievers.vector import ChromaTextCorpus, TextItem
 
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
@@ -396,8 +396,8 @@ def test_texts_on_a_server(server):
     def letters(texts):
         return [[text.count("a") + 0.1, text.count("b") + 0.1] for text in texts]
 
-    texts = ChromaTexts(as_embedder(letters), host="127.0.0.1", port=server, collection_name="texts")
-    texts.put([Row("1", "aaa", {"page": 1}), Row("2", "aab", {"page": 2}), Row("3", "bbb", {})])
+    texts = ChromaTextCorpus(as_embedder(letters), host="127.0.0.1", port=server, collection_name="texts")
+    texts.put([TextItem("1", "aaa", {"page": 1}), TextItem("2", "aab", {"page": 2}), TextItem("3", "bbb", {})])
     assert [found.id for found in texts.search("aa", k=2)] == ["1", "2"]
     assert [found.id for found in texts.search("aa", k=2, filter={"page": {"$gt": 1}})] == ["2"]
     assert [found.id for found in texts.search("aa", k=2, filter={"page": {"$exists": False}})] == ["3"]

@@ -1,0 +1,265 @@
+"""Arms of a fusion, for both adapters: names, queries in deeper rounds, failures, the ranking and its explanation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from hybridmem.core.fanout import Job, Latency, OnError, Outcome, Steps, apply_policy, check_policy
+from hybridmem.core.types import ArmList, Ranking, Reader
+from hybridmem.errors import ArmError, ConfigError
+from hybridmem.fusion.explain import Explanation, Trace
+from hybridmem.fusion.recipe import Fusion
+
+__all__ = [
+    "ARM_NAMES",
+    "ArmFusion",
+    "ArmHits",
+    "ArmRequest",
+    "FusedArms",
+    "Timeout",
+    "check_options",
+    "check_timeout",
+    "named_arms",
+]
+
+T = TypeVar("T")
+Timeout = float | Mapping[str, float] | None
+ARM_NAMES = {
+    "BM25Retriever": "bm25",
+    "VectorRetriever": "vector",
+    "VectorStoreRetriever": "vector",
+    "VectorIndexRetriever": "vector",
+    "GraphRetriever": "graph",
+}
+"""The name of an arm in a list, by the class of the retriever."""
+DEEPER = 4
+"""Arms are asked ×4 deeper while dedup or a filter leaves fewer than k results."""
+
+
+class ArmHits(NamedTuple):
+    """One arm's hits, best first, with raw scores where it has them."""
+
+    items: list[Any]
+    scores: list[float] | None
+    returned: int
+    """How many hits the arm returned before the filter."""
+    filtered: bool = False
+    """The filter was applied here, because the arm does not understand it."""
+    notes: Callable[[], Sequence[str]] | None = None
+    """A line about each hit (or "") for its receipt, made when somebody reads one."""
+
+
+class ArmRequest(NamedTuple):
+    """One call of an arm in sync and async code, and what reads its answer."""
+
+    call: Callable[[], Any]
+    acall: Callable[[], Awaitable[Any]] | None
+    read: Callable[[Any], ArmHits]
+    can_deepen: bool = False
+    latency: Latency | None = None
+
+
+class _Notes(Mapping[str, str]):
+    """The notes of one arm by key, made when somebody reads one."""
+
+    def __init__(self, keys: Callable[[], Sequence[str]], lines: Callable[[], Sequence[str]]) -> None:
+        self._keys, self._lines = keys, lines
+
+    @cached_property
+    def _notes(self) -> dict[str, str]:
+        return {key: line for key, line in zip(self._keys(), self._lines(), strict=True) if line}
+
+    def __getitem__(self, key: str) -> str:
+        return self._notes[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._notes)
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+
+def named_arms(retrievers: Any, name_of: Callable[[T], str | None], /) -> list[tuple[str, T]]:
+    """The arms under their names: a mapping's keys, or the kind of each retriever ("bm25", "vector", …).
+
+    A retriever of an unknown kind is called `retriever_<place>`, and so is the second of one kind: `bm25_2`.
+    """
+    if isinstance(retrievers, Mapping):
+        named = [(str(name), retriever) for name, retriever in retrievers.items()]
+    elif isinstance(retrievers, Sequence) and not isinstance(retrievers, str):
+        named = []
+        for place, retriever in enumerate(retrievers, start=1):
+            name = name_of(retriever) or f"retriever_{place}"
+            taken = any(name == other for other, _ in named)
+            named.append((f"{name}_{place}" if taken else name, retriever))
+    else:
+        raise ConfigError(f"retrievers = {retrievers!r} is not allowed: a list of retrievers, or a dict of named ones")
+    if not named:
+        raise ConfigError(f"retrievers = {retrievers!r} is not allowed: give at least one retriever")
+    return named
+
+
+def check_options(arm: str, options: Mapping[str, Any], understood: Iterable[str], /) -> None:
+    """Refuse `as_of`, `namespace` and the like for an arm that does not understand them."""
+    known = set(understood)
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(f"{name} = {value!r}: arm {arm!r} does not understand {name!r}")
+
+
+def check_timeout(on_error: str, timeout: Timeout, names: Iterable[str], /) -> None:
+    """Validate the failure policy and the timeouts, which may name only arms that exist."""
+    check_policy(on_error, None if isinstance(timeout, Mapping) else timeout)
+    known = list(names)
+    for name, seconds in timeout.items() if isinstance(timeout, Mapping) else ():
+        if name not in known:
+            raise ConfigError(f"timeout names unknown arm {name!r}: the arms are {', '.join(map(repr, known))}")
+        check_policy(on_error, seconds)
+
+
+class FusedArms:
+    """The arms' lists and their ranking; the same pure function ranks them now and explains them later."""
+
+    def __init__(
+        self,
+        recipe: Fusion,
+        lists: Sequence[ArmList],
+        reader: Reader,
+        /,
+        *,
+        query: str,
+        now: float,
+        k: int | None,
+        traced: bool = False,
+    ) -> None:
+        self.recipe, self.lists, self.reader = recipe, lists, reader
+        self._query, self._now, self._k = query, now, k
+        self._trace = Trace() if traced or recipe.rerank is not None or recipe.extra else None
+        self.ranking = self._rank(self._trace)
+
+    def _rank(self, trace: Trace | None) -> Ranking:
+        return self.recipe.run(self.lists, reader=self.reader, query=self._query, now=self._now, k=self._k, trace=trace)
+
+    def shares(self) -> list[float]:
+        """The results' scores as shares of the best score possible, in (0, 1]."""
+        return self.recipe.shares(self.ranking.scores)
+
+    def explanation(self) -> Explanation:
+        """Why each result is there. The ranking runs once more with tracing enabled, unless it did so before.
+
+        Rerankers and stages of the user's own may be slow or not deterministic, so recipes with one are always traced.
+        """
+        if self._trace is None:
+            self._trace = Trace()
+            self._rank(self._trace)
+        texts: dict[str, str] = {}
+        for arm in self.lists:
+            texts.update(zip(self.reader.keys(arm.items), self.reader.column(arm.items, "text"), strict=True))
+        return self._trace.explanation(
+            self.ranking, query=self._query, lists=self.lists, shown=self.shares(), texts=texts
+        )
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether no arm's best hit passed the gate, so that the results are the fallback's."""
+        gate = self.recipe.gate
+        filled = [arm for arm in self.lists if arm.items]
+        if gate is None or not filled:
+            return False
+        return not any(not arm.scores or max(arm.scores) >= gate.bound(arm.name, max(arm.scores)) for arm in filled)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFusion(Generic[T]):
+    """Named arms and how their hits are fused. An arm of weight 0 is not asked."""
+
+    arms: Mapping[str, T]
+    recipe: Fusion
+    on_error: OnError = "raise"
+    timeout: Timeout = None
+    clock: Callable[[], float] | None = None
+
+    def __post_init__(self) -> None:
+        check_timeout(self.on_error, self.timeout, self.arms)
+        self.recipe.weights_for(list(self.arms))
+
+    def search(
+        self,
+        request: Callable[[T, str, int | None], ArmRequest],
+        reader: Callable[[Sequence[Sequence[Any]]], Reader],
+        /,
+        *,
+        query: str,
+        k: int | None,
+        traced: bool = False,
+    ) -> Steps[FusedArms]:
+        """Ask every arm that has a weight, and fuse; ask deeper while fewer than k are left and an arm has more.
+
+        request: how to ask one arm, by its name, for so many hits (None: as many as it likes).
+        reader: how to read the items of these lists together.
+        """
+        weights = self.recipe.weights_for(list(self.arms))
+        skipped = {name: "weight 0" for name, weight in zip(self.arms, weights, strict=True) if weight == 0}
+        pending = [name for name in self.arms if name not in skipped]
+        hits: dict[str, ArmHits] = {}
+        depth = None if k is None else self.recipe.depth_for(k)
+        now = time.time() if self.clock is None else self.clock()
+        while True:
+            requests = {name: request(self.arms[name], name, depth) for name in pending}
+            outcomes = yield [
+                Job(name, one.call, one.acall, self._timeout_of(name), one.latency) for name, one in requests.items()
+            ]
+            failed = apply_policy(outcomes, on_error=self.on_error)
+            failed.update(self._read(outcomes, requests, hits))
+            skipped.update({name: reason for name, reason in failed.items() if name not in hits})
+            lists, read = self._lists(hits, skipped, reader)
+            fused = FusedArms(self.recipe, lists, read, query=query, now=now, k=k, traced=traced)
+            thinned = self.recipe.dedup is not None or any(one.filtered for one in hits.values())
+            if depth is None or k is None or len(fused.ranking.keys) >= k or not thinned:
+                return fused
+            pending = [
+                name for name in pending if name in hits and requests[name].can_deepen and hits[name].returned >= depth
+            ]
+            if not pending:
+                return fused
+            depth *= DEEPER
+
+    def _read(
+        self, outcomes: Sequence[Outcome], requests: Mapping[str, ArmRequest], hits: dict[str, ArmHits]
+    ) -> dict[str, str]:
+        """Read the answers into `hits`; the reasons for arms whose answer is not a list of results."""
+        unreadable: dict[str, str] = {}
+        for outcome in outcomes:
+            if outcome.error is not None:
+                continue
+            try:
+                hits[outcome.name] = requests[outcome.name].read(outcome.value)
+            except ArmError as error:
+                if self.on_error == "raise":
+                    raise
+                unreadable[outcome.name] = str(error)
+        return unreadable
+
+    def _lists(
+        self,
+        hits: Mapping[str, ArmHits],
+        skipped: Mapping[str, str],
+        reader: Callable[[Sequence[Sequence[Any]]], Reader],
+    ) -> tuple[list[ArmList], Reader]:
+        found = [hits.get(name, _NO_HITS) for name in self.arms]
+        read = reader([one.items for one in found])
+        lists = []
+        for name, one in zip(self.arms, found, strict=True):
+            notes = None if one.notes is None else _Notes(partial(read.keys, one.items), one.notes)
+            lists.append(ArmList(name, one.items, one.scores, notes, skipped=None if name in hits else skipped[name]))
+        return lists, read
+
+    def _timeout_of(self, arm: str) -> float | None:
+        return self.timeout.get(arm) if isinstance(self.timeout, Mapping) else self.timeout
+
+
+_NO_HITS = ArmHits([], None, 0)

@@ -1,0 +1,126 @@
+"""Nodes ranked by the bm25s library, as LlamaIndex's own BM25Retriever ranks them (extra `bm25s`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.vector_stores.utils import metadata_dict_to_node
+
+from hybridmem.core.fanout import in_thread
+from hybridmem.errors import MissingExtraError
+from hybridmem.retrievers.lexical import LexicalHit
+
+__all__ = ["Bm25sCorpus"]
+
+
+class Bm25sCorpus:
+    """Nodes with a `bm25s.BM25` index, which is built again after changes."""
+
+    def __init__(
+        self,
+        nodes: Sequence[BaseNode],
+        existing: Any,
+        /,
+        *,
+        stemmer: Any,
+        language: str,
+        skip_stemming: bool,
+        token_pattern: str,
+        metadata_mode: MetadataMode,
+    ) -> None:
+        self._bm25s = _load()
+        self._stemmer, self._language, self._pattern = stemmer, language, token_pattern
+        self._skip_stemming, self._mode = skip_stemming, metadata_mode
+        if existing is not None:
+            nodes = [metadata_dict_to_node(one) for one in existing.corpus]
+        self._nodes = {node.id_: node for node in nodes}
+        self._index = existing
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_bm25s", "_index")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _bm25s=_load(), _index=None)
+
+    @property
+    def items(self) -> list[BaseNode]:
+        """All nodes, in the order in which they were added."""
+        return list(self._nodes.values())
+
+    @property
+    def bm25(self) -> Any:
+        """The `bm25s.BM25` over the current nodes."""
+        if self._index is None:
+            texts = [node.get_content(metadata_mode=self._mode) for node in self._nodes.values()]
+            self._index = self._bm25s.BM25()
+            self._index.index(self._tokens(texts, stopwords=self._language), show_progress=False)
+        return self._index
+
+    def _tokens(self, texts: str | list[str], **settings: Any) -> Any:
+        stemmer = None if self._skip_stemming else self._stemmer or _english()
+        settings.update(stemmer=stemmer, token_pattern=self._pattern, show_progress=False)
+        return self._bm25s.tokenize(texts, **settings)
+
+    def put(self, rows: Iterable[tuple[str | None, Mapping[str, str], BaseNode]], /) -> list[str]:
+        """Add nodes, or replace those of the same id; returns their ids."""
+        nodes = [node for _, _, node in rows]
+        for node in nodes:
+            self._nodes.pop(node.id_, None)
+            self._nodes[node.id_] = node
+        self._index = None
+        return [node.id_ for node in nodes]
+
+    def remove(self, keys: Iterable[str], /) -> int:
+        """Remove nodes; returns how many there were."""
+        gone = [key for key in dict.fromkeys(keys) if self._nodes.pop(key, None) is not None]
+        if gone:
+            self._index = None
+        return len(gone)
+
+    def search(self, query: str, /, *, k: int, check: Callable[[BaseNode], bool] | None = None) -> list[LexicalHit]:
+        """The k best nodes that pass the check; like the original's, they may score 0."""
+        nodes = self.items
+        if not nodes:
+            return []
+        mask = None if check is None else np.array([int(check(node)) for node in nodes])
+        if mask is not None:
+            k = min(k, int(mask.sum()))
+        if k == 0:
+            return []
+        places, scores = self.bm25.retrieve(
+            self._tokens(query),
+            corpus=np.arange(len(nodes)),
+            k=min(k, len(nodes)),
+            show_progress=False,
+            weight_mask=mask,
+        )
+        hits = zip(places[0].tolist(), scores[0].tolist(), strict=True)
+        return [LexicalHit(nodes[place], score) for place, score in hits if mask is None or mask[place]]
+
+    async def asearch(
+        self, query: str, /, *, k: int, check: Callable[[BaseNode], bool] | None = None
+    ) -> list[LexicalHit]:
+        """The same without blocking the event loop."""
+        return await in_thread(lambda: self.search(query, k=k, check=check))
+
+
+def _load() -> Any:
+    try:
+        import bm25s
+    except ImportError as error:
+        raise MissingExtraError("bm25s", needs="bm25s") from error
+    return bm25s
+
+
+def _english() -> Any:
+    try:
+        import Stemmer
+    except ImportError as error:
+        raise MissingExtraError("bm25s", needs="PyStemmer") from error
+    return Stemmer.Stemmer("english")
