@@ -19,6 +19,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout
+from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
 from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
 from langchain_hybridmem._conversion import DocumentReader, to_document, with_metadata
@@ -187,6 +188,19 @@ class FusionRetriever(ParentRetriever):
             check_query(query), config, given, partial(self._asearch, query, given, explanations.append)
         )
         return explanations[0]
+
+    def explainer(self) -> Explainer:
+        """What the inspector needs: the arms, the recipe, and explanations under other recipes."""
+        setup = self._current()
+
+        def explain(
+            query: str, /, *, recipe: Fusion, k: int | None = None, filter: Any = None, as_of: Any = None
+        ) -> Explanation:
+            other = self.model_copy(update={**dict.fromkeys(_RECIPE), "recipe": recipe})
+            return other.explain(query, k=k, filter=filter, as_of=as_of)
+
+        arms = tuple(setup.arms) if setup.memory is None else setup.memory.arms
+        return Explainer(arms, setup.recipe, explain, setup.memory, self.k)
 
     def _search(
         self,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
 from llamaindex_hybridmem._conversion import to_node
@@ -43,10 +44,18 @@ class SearchRetriever(BaseRetriever):
         """A tool for an agent, which passes the agent's question on as it is."""
         return retriever_tool(self, name=name, description=description)
 
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The results for a query, best first."""
+        return super().retrieve(_checked_query(str_or_query_bundle))
+
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The same, without blocking the event loop."""
+        return await super().aretrieve(_checked_query(str_or_query_bundle))
+
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Search on the event loop; a subclass that overrides only `_retrieve` gets that, in a thread."""
-        if _sync_search_is_newer(type(self)):
+        if _overrides_search(type(self)):
             return await in_thread(lambda: self._retrieve(query_bundle))
         return await self._asearch(query_bundle)
 
@@ -75,10 +84,17 @@ class SearchRetriever(BaseRetriever):
         return settings
 
 
-def _sync_search_is_newer(cls: type) -> bool:
-    """Whether a user's subclass overrides the sync search and no class after it the async one."""
+def _checked_query(query: QueryType) -> QueryType:
+    if not isinstance(query, str | QueryBundle):
+        shown = validation.display(query)
+        raise ConfigError(f"query = {shown} is not allowed: retrieve takes a str or a QueryBundle")
+    return query
+
+
+def _overrides_search(cls: type) -> bool:
+    """Whether a user's subclass overrides `_retrieve`, which LlamaIndex's async default would call too."""
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == __package__ or "_aretrieve" in vars(base):
+        if base.__module__.partition(".")[0] == __package__:
             return False
         if "_retrieve" in vars(base):
             return True

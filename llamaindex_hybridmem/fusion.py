@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -17,6 +18,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, Timeout
+from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import (
     MEMORY_ARMS,
     DedupOption,
@@ -183,6 +185,24 @@ class FusionRetriever(SearchRetriever):
         """The same, without blocking the event loop."""
         steps = self._steps(*self._explained(str_or_query_bundle, settings))
         return (await adrive(steps, on_error=self._on_error)).why.explanation()
+
+    def explainer(self) -> Explainer:
+        """What the inspector needs: the arms, the recipe, and explanations under other recipes."""
+        memory, fusion = self._memory, self._fusion
+
+        def explain(
+            query: str, /, *, recipe: Fusion, k: int | None = None, filter: Any = None, as_of: Any = None
+        ) -> Explanation:
+            settings = self._settings.changed(similarity_top_k=k, filters=filter, as_of=as_of)
+            if fusion is not None:
+                steps = _search_arms(replace(fusion, recipe=recipe), QueryBundle(query), settings)
+                return drive(steps, on_error=fusion.on_error).why.explanation()
+            if memory is None:
+                raise ConfigError("this FusionRetriever has no retrievers")
+            return drive(_search_memory(memory, recipe, query, settings)).why.explanation()
+
+        arms = memory.arms if memory is not None else () if fusion is None else tuple(fusion.arms)
+        return Explainer(arms, self._recipe, explain, memory, self.similarity_top_k)
 
     def _explained(self, query: QueryType, settings: Any) -> tuple[QueryBundle, Settings]:
         refuse_call([name for name in settings if name not in _CALL], _CALL)

@@ -22,7 +22,9 @@ METAPHORS = {
 }  # fmt: skip
 ACROSS = {
     "docs/test_blocks.py": "code blocks of the pages in docs/",
+    "docs/test_first_steps.py": "the quick starts, followed as written",
     "docs/test_site.py": "the docs site and its reference",
+    "docs/test_types.py": "pyright and mypy over the code blocks",
     "langchain_hybridmem/test_imports.py": "import cost and public names of the package",
     "langchain_hybridmem/test_standard.py": "LangChain's own standard tests",
     "llamaindex_hybridmem/test_engines.py": "query and chat engines of LlamaIndex over our retrievers",
@@ -85,10 +87,10 @@ def test_the_tests_mirror_the_tree():
 
 def test_public_names_are_pinned():
     assert sorted(hybridmem.__all__) == [
-        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Explanation", "Fusion",
-        "GraphSettings", "HalfLife", "HybridMemory", "Memory", "NamedDate", "Pack", "QualityGate", "Ranking",
+        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Evidence", "Explanation", "Fusion",
+        "GraphSettings", "HalfLife", "HybridMemory", "IdenticalTexts", "Memory", "Pack", "QualityGate", "Ranking",
         "Receipt", "Rerank",
-        "Result", "SourceDedup", "Spread", "Substance", "__version__", "load_recipe", "save_recipe", "weighted_rrf",
+        "Result", "SourceDedup", "Spread", "__version__", "load_recipe", "save_recipe", "weighted_rrf",
     ]  # fmt: skip
     for name in hybridmem.__all__:
         assert getattr(hybridmem, name) is not None

@@ -16,7 +16,6 @@ __all__ = [
     "Embed",
     "ExternalIndex",
     "Index",
-    "LexicalIndex",
     "Progress",
     "SearchView",
     "SearchesPool",
@@ -88,8 +87,12 @@ class Store(Protocol):
         vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
+
+        With `unless_duplicate` a memory whose normalized text and thread are already stored is not written, and the
+        id of the stored one is returned.
 
         `supersedes` hides the named memory. `vectors` has one vector (or None) for each memory, or is a function that
         makes them after the memories are validated and before a lock is taken.
@@ -101,6 +104,23 @@ class Store(Protocol):
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
+    def erase_namespace(self, namespace: str, /) -> int: ...
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a stored one with the same normalized text and thread, or None."""
+        ...
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
+        ...
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete the memories whose `expires_at` has passed; return how many."""
+        ...
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired memories that are not erased, whether or not they are deleted."""
+        ...
+
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None: ...
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int: ...
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...
@@ -225,11 +245,16 @@ class SearchView(Protocol):
         """The entries of these memories; None for an id that is not in the view."""
         ...
 
-    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:
-        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph.
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph."""
+        ...
 
-        With `mentions`, a text that mentions a memory by name is linked to it.
-        """
+    def has_names(self) -> bool:
+        """Whether any memory has a name (a title, an alias) that a text could mention."""
+        ...
+
+    def mentions(self, ids: Sequence[str], /) -> Sequence[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
@@ -249,7 +274,8 @@ class SearchView(Protocol):
         ...
 
 
-class SearchesPool(Protocol):
+@runtime_checkable
+class SearchesPool(SearchView, Protocol):
     """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
 
     def speakers(self) -> Mapping[str, int]:
@@ -275,13 +301,6 @@ class SupportsCombinedSearch(Protocol):
         ...
 
 
-class LexicalIndex(Protocol):
-    """BM25 over the texts of a view."""
-
-    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
-    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
-
-
 @runtime_checkable
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
@@ -290,7 +309,9 @@ class SupportsBM25Constants(Protocol):
         """The k1 and b in use."""
         ...
 
-    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+    def with_bm25_constants(self, *, k1: float, b: float) -> SearchesPool:
+        """The same view, read with other constants."""
+        ...
 
 
 @runtime_checkable

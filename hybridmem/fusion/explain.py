@@ -12,7 +12,7 @@ from hybridmem.core.types import Activation, ArmList, Ranking, Reader
 if TYPE_CHECKING:
     from hybridmem.fusion.merge import ArmVotes
 
-__all__ = ["ArmHit", "ArmShare", "Explanation", "Receipt", "StageStep", "Trace"]
+__all__ = ["ArmHit", "ArmShare", "Explanation", "Receipt", "StageStep", "StepPart", "Trace"]
 
 
 class ArmHit(NamedTuple):
@@ -38,6 +38,14 @@ class ArmShare:
         return f"{self.arm} #{self.rank}{raw} +{self.share:.4g}{note}"
 
 
+class StepPart(NamedTuple):
+    """One named part of what a stage added to a score, with its description."""
+
+    name: str
+    added: float
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class StageStep:
     """What one stage did to a result: the score before and after, and a description."""
@@ -46,6 +54,8 @@ class StageStep:
     before: float
     after: float
     text: str = ""
+    parts: tuple[StepPart, ...] = ()
+    """The named parts of the difference, where the stage has several."""
 
     def __str__(self) -> str:
         return self.text or f"{self.stage} {self.before:.4g} → {self.after:.4g}"
@@ -94,6 +104,8 @@ class Explanation:
     texts: Mapping[str, str] = field(default_factory=dict)
     hits: Mapping[str, Sequence[ArmHit]] = field(default_factory=dict)
     """Each arm's list before the gate, best first."""
+    remarks: tuple[str, ...] = ()
+    """What happened to the whole ranking, such as k not being filled after dedup."""
     hidden: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     """Why an id was not searched at all (superseded, forgotten, filtered); None when it was."""
 
@@ -115,6 +127,7 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"{self.query!r}: {len(self.receipts)} results ({self._arms_line()})"]
+        lines += [f"({remark})" for remark in self.remarks]
         lines += [f"{receipt}{self._text(receipt.key, 60)}" for receipt in self.receipts]
         return "\n".join(lines)
 
@@ -133,6 +146,7 @@ class Explanation:
             "arms": dict(self.arms),
             "results": [receipt.to_dict() for receipt in self.receipts],
             "dropped": {**self.gated, **self.dropped},
+            "remarks": list(self.remarks),
         }
 
     def _repr_html_(self) -> str:
@@ -158,7 +172,9 @@ class Trace:
         self._gated: dict[str, list[str]] = {}
         self._activations: dict[str, Activation] = {}
         self._fallback: str | None = None
+        self._remarks: list[str] = []
         self._hits: dict[str, tuple[ArmHit, ...]] = {}
+        self._parts: dict[tuple[str, str], list[StepPart]] = {}
 
     def listed(self, lists: Sequence[ArmList], reader: Reader, /) -> None:
         """Record each arm's list as it entered the fusion."""
@@ -193,9 +209,18 @@ class Trace:
         earlier = self._notes.get((stage, key))
         self._notes[stage, key] = ", ".join(part for part in (earlier, text) if part)
 
+    def part(self, stage: str, key: str, part: StepPart, /) -> None:
+        """Record one named part of what a stage added to a key; it is described in the receipt too."""
+        self._parts.setdefault((stage, key), []).append(part)
+        self.note(stage, key, f"{part.text} +{part.added:.3g}")
+
     def drop(self, stage: str, key: str, reason: str, /) -> None:
         """Record that a stage removed this key."""
         self._dropped[key] = reason if stage == "pack" else f"{stage}: {reason}"
+
+    def remark(self, text: str, /) -> None:
+        """Describe what a stage did to the ranking as a whole."""
+        self._remarks.append(text)
 
     def activated(self, key: str, activation: Activation, /) -> None:
         """Record the path along which spreading activated this key."""
@@ -215,8 +240,9 @@ class Trace:
         old = dict(zip(before.keys, before.scores, strict=True))
         for key, score in zip(after.keys, after.scores, strict=True):
             previous, text = old.pop(key, 0.0), self._notes.get((stage, key))
+            parts = tuple(self._parts.get((stage, key), ()))
             if text or (text is None and score != previous):
-                self._steps.setdefault(key, []).append(StageStep(stage, previous, score, text or ""))
+                self._steps.setdefault(key, []).append(StageStep(stage, previous, score, text or "", parts))
         for key, score in old.items():
             self._dropped.setdefault(key, f"{stage}: left out at score {score:.4g}")
 
@@ -260,6 +286,7 @@ class Trace:
             gated={key: f"gated: {', '.join(why)}" for key, why in self._gated.items() if key not in self._arms},
             activations=dict(self._activations),
             texts=dict(texts or {}),
+            remarks=tuple(self._remarks),
             hits=dict(self._hits),
             hidden=hidden,
         )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.entries import Entries
 from hybridmem.indexes.graph.mentions import Mentions
 
 __all__ = ["baseline_of", "candidates"]
@@ -24,10 +22,25 @@ _WINDOW = 2
 """A window has this many turns before and after a memory."""
 
 
+class PoolLexicalIndex(Protocol):
+    """BM25 of memories and of windows of memories, in this process or in a server."""
+
+    def score(self, query: str, ids: Sequence[str], /) -> list[float]: ...
+    def windows(self, query: str, windows: Sequence[Sequence[str | None]], /) -> list[float]: ...
+
+
+class PoolThreads(Protocol):
+    """The order of memories in threads, and a fixed sample of ids."""
+
+    def __len__(self) -> int: ...
+    def sample(self, size: int, /) -> list[str]: ...
+    def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]: ...
+
+
 def candidates(
-    bm25: BM25Index,
+    bm25: PoolLexicalIndex,
     vectors: Any,
-    entries: Entries,
+    entries: PoolThreads,
     query: ArmQuery,
     hits: Mapping[str, Hits],
     /,
@@ -78,7 +91,7 @@ def candidates(
     return Candidates(ids, scores, baseline, window, previous, mentioned)
 
 
-def baseline_of(vectors: Any, entries: Entries, vector: Any, /) -> float:
+def baseline_of(vectors: Any, entries: PoolThreads, vector: Any, /) -> float:
     """The cosine of an unrelated memory: mean − standard deviation over the sample of the view's vectors."""
     sample = [score for score in vectors.score(vector, entries.sample(_SAMPLE)) if score is not None]
     if len(sample) < min(_SAMPLE, len(vectors)):  # memories without a vector are left out of the sample

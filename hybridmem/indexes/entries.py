@@ -27,7 +27,7 @@ from hybridmem.text.speakers import frequent_prefixes
 
 __all__ = ["Entries", "Extra", "Turn"]
 
-_MAGIC = b"hybridmem entries 2\n"
+_MAGIC = b"hybridmem entries 4\n"
 _TABLE = np.dtype(
     [
         ("source", "<i4"),
@@ -152,6 +152,12 @@ class Entries:
         with self._lock:
             return self._table[np.fromiter(self._rows.values(), np.intp, len(self._rows))]
 
+    def count_empty(self) -> int:
+        """The number of memories without words."""
+        with self._lock:
+            rows = np.flatnonzero(self._table["words"][: len(self._ids)] == 0)
+            return sum(self._ids[row] in self._rows for row in rows.tolist())
+
     @property
     def thread_names(self) -> list[str]:
         """The names of the threads by their number in `columns`."""
@@ -266,7 +272,9 @@ class Entries:
             _seconds(memory.expires_at),
         )
         born = change.born or (change.seq if row is None else int(self._table["born"][row]))
-        self._set_extra(change.id, Extra(memory.entities, memory.metadata.get(self.links_key)))
+        links = memory.metadata.get(self.links_key)
+        if memory.entities or links is not None or row is not None:
+            self._set_extra(change.id, Extra(memory.entities, links))
         return self._place(change.id, row, entry, born, named=bool(memory.speaker.strip()), touched=touched)
 
     def _set_extra(self, id_: str, extra: Extra) -> None:
@@ -277,7 +285,7 @@ class Entries:
 
     def _place(self, id_: str, row: int | None, entry: Entry, born: int, *, named: bool, touched: set[int]) -> int:
         """Write the row of an entry, and its position in its thread; collects the neighbours before and after."""
-        asked, halved = -1, 0
+        asked, halved, before = -1, 0, _NO_NEIGHBOURS
         if row is None:
             row = self._rows[id_] = len(self._ids)
             self._ids.append(id_)
@@ -288,8 +296,9 @@ class Entries:
             self._count(row, -1)
             self._cache.pop(id_, None)
             asked, halved = int(self._table["asked"][row]), int(self._table["flags"][row]) & _HALVED
+            before = self._order.neighbours(row)
         flags = halved | (_NAMED if named else 0) | (_PERSON if is_person(entry.speaker) else 0)
-        thread = self._threads.code(entry.thread)
+        thread, speaker = self._threads.code(entry.thread), self._speakers.code(entry.speaker)
         self._table[row] = (
             self._sources.code(entry.source_id),
             thread,
@@ -301,7 +310,7 @@ class Entries:
             entry.access_count,
             _number(entry.last_accessed),
             -1 if entry.words is None else entry.words,
-            self._speakers.code(entry.speaker),
+            speaker,
             entry.cues,
             _number(entry.event_at),
             _number(entry.expires_at),
@@ -309,8 +318,9 @@ class Entries:
             flags,
             asked,
         )
-        self._count(row, 1)
-        before = self._order.neighbours(row)
+        if speaker >= 0:
+            counts = self._named if named else self._prefixed
+            counts[speaker] = counts.get(speaker, 0) + 1
         if thread < 0:
             self._order.drop(row)
         else:
@@ -389,7 +399,10 @@ class Entries:
     def _load(self, head: dict[str, Any], packed: Mapping[str, Array]) -> None:
         self._ids = arrays.unpack_texts("ids", packed)
         self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
-        self._table = table = packed["table"].view(_TABLE).copy() if self._ids else np.zeros(64, _TABLE)
+        saved = packed["table"].view(_TABLE) if self._ids else np.zeros(0, _TABLE)
+        self._table = np.empty(len(saved) + len(saved) // 8 + 64, _TABLE)  # room for new rows
+        self._table[: len(saved)] = saved
+        table = self._table[: len(saved)]
         names = (self._sources, self._threads, self._speakers, self._statuses)
         for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
             texts.values = [*arrays.unpack_texts(name, packed), None]
@@ -466,6 +479,7 @@ class _Sample:
 
 
 _NO_EXTRA = Extra()
+_NO_NEIGHBOURS = (-1, -1)
 
 
 def _digest(id_: str) -> str:

@@ -6,6 +6,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from copy import copy
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +28,10 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.mentions import MentionGraph
 from hybridmem.indexes.graph.names import Mention, Names
+from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
+from hybridmem.indexes.vector.quantized import kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 
@@ -39,6 +42,8 @@ SNAPSHOT_AFTER = 2_000
 """After this many changes the indexes are saved again, so that the next open does not have to replay them."""
 REPLAY_RATIO = 200
 """Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
+SAVE_PAUSE = 50.0
+"""While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 2_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
@@ -73,11 +78,13 @@ class LocalView:
         self._applied = -1
         self._entries = Entries() if settings.graph is None else Entries(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}
+        self._linked = False
         self._names = Names() if settings.graph is not None and settings.graph.mentions else None
         self.bm25 = self._new_bm25()
         self._vector = self._new_vector()
-        self._graph = GraphIndex(settings.graph) if settings.graph is not None else None
+        self._graph: GraphIndex | None = None
         self._saved = 0
+        self._next_save = 0.0
 
     # --- updating
 
@@ -118,29 +125,44 @@ class LocalView:
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
+        codes = self._saved_vectors() if bulk is not None else None
+        if codes is not None:
+            self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved
 
+    def _saved_vectors(self) -> CompactVectors | None:
+        """The vector codes of the snapshot, with the changes since; None when there are none, or they do not fit."""
+
+        def read(head: bytes) -> CompactVectors:
+            return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
+
+        codes: CompactVectors | None = None if kernel() is None else self._restored("vectors", read)
+        try:
+            if codes is not None:
+                codes.apply(self._store.changes(codes.watermark, view=self._view, vectors=True))
+        except EmbeddingError:  # embedded again with another dimension
+            return None
+        return codes
+
+    def _vector_piece(self, piece: int) -> bytes | None:
+        saved = self._store.load_snapshot(f"vectors/{piece}", namespace=self._view.namespace)
+        return None if saved is None else saved[1]
+
+    def _stored_vectors(self, ids: Sequence[str]) -> Sequence[Any]:
+        return self._store.vectors(ids, view=self._view)
+
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        edges = self._store.edges(view=self._view)
-        for edge in edges:
+        for edge in self._store.edges(view=self._view):
             self._set_contradiction(edge, removed=False)
-        replayed: list[Any] = []
-        if self._graph is not None and self._graph.reads_texts:
-            replayed.append(self._graph)
-        elif self._graph is not None:
-            self._graph.load(entries, edges)
-        if self._vector is not None and bulk is not None:
+        if self._vector is None or self._settings.make_vectors is not None:
+            return
+        if bulk is not None:
             with bulk.vector_pieces(view=self._view) as (newest, rows):
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
-            empty = int(np.count_nonzero(entries.columns()["words"] == 0))
-            self._warn_without_vector(len(entries) - len(self._vector) - empty)
-        elif self._vector is not None and self._settings.make_vectors is None:
-            replayed.append(self._vector)
-        if replayed:  # these cannot be loaded: they need every text or vector again
-            changes = list(self._store.changes(0, view=self._view, vectors=self._settings.vectors))
-            for index in replayed:
-                index.apply(changes)
+        elif not isinstance(self._vector, CompactVectors):
+            self._vector.apply(self._store.changes(0, view=self._view, vectors=True))
+        self._warn_without_vector(len(entries) - len(self._vector) - entries.count_empty())
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -179,8 +201,17 @@ class LocalView:
                 batch = []
         self._apply(batch)
         self._warn_without_vector(without)
-        if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20):
+        self._compact_vectors()
+        if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20) and monotonic() >= self._next_save:
             self.save()
+
+    def _compact_vectors(self) -> None:
+        """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
+        now = self._view.as_of is None and not self._view.superseded
+        if not (isinstance(self._vector, VectorIndex) and now and kernel() is not None):
+            return
+        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM:
+            self._vector = CompactVectors.of(self._vector, self._stored_vectors)
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
@@ -220,6 +251,7 @@ class LocalView:
             )
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
+        self._linked = True
         if edge.relation != "contradicts":
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
@@ -243,15 +275,28 @@ class LocalView:
             or unsaved * REPLAY_RATIO < len(self._entries)
         ):
             return
+        start = monotonic()
         try:
             for name, index in (("bm25", self.bm25), ("names", self._names), ("entries", self._entries)):
                 if index is None:
                     continue
                 data = index.to_bytes()
                 self._store.save_snapshot(name, index.watermark, data, namespace=self._view.namespace)
+            if isinstance(self._vector, CompactVectors):
+                self._save_vectors(self._vector)
         except StoreError as error:  # a full disk or a read-only file must not fail a search or a close
             log.warning("the indexes could not be saved, so the next open takes longer: %s", error)
         self._saved = self._entries.watermark
+        self._next_save = monotonic() + SAVE_PAUSE * (monotonic() - start)
+
+    def _save_vectors(self, codes: CompactVectors) -> None:
+        """Save the pieces that changed, and then the head that refers to them."""
+        namespace, watermark = self._view.namespace, codes.watermark
+        if self._store.load_snapshot("vectors", namespace=namespace) is None:  # none yet, or erased
+            codes.save_all()
+        for piece, data in codes.changed_pieces():
+            self._store.save_snapshot(f"vectors/{piece}", watermark, data, namespace=namespace)
+        self._store.save_snapshot("vectors", watermark, codes.to_bytes(), namespace=namespace)
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""
@@ -262,9 +307,11 @@ class LocalView:
         """The k1 and b in use; b depends on the mean length unless it was set."""
         return self.bm25.k1, self.bm25.effective_b
 
-    def bm25_with(self, *, k1: float, b: float) -> BM25Index:
-        """The BM25 index with other constants; it shares the postings."""
-        return self.bm25.with_curve(k1=k1, b=b)
+    def with_bm25_constants(self, *, k1: float, b: float) -> LocalView:
+        """The same view with other constants, for reading only: it shares all indexes."""
+        view = copy(self)
+        view.bm25 = self.bm25.with_curve(k1=k1, b=b)
+        return view
 
     def _new_bm25(self) -> BM25Index:
         s = self._settings
@@ -310,24 +357,32 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        mentions = self._mentions if self._names else None
+        mentions = self.mentions if self.has_names() else None
         return candidates(
             self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
         )
 
-    def _mentions(self, ids: Sequence[str]) -> Iterator[tuple[str, str, float, str]]:
-        """Which memories these mention: (id, mentioned id, weight, name)."""
+    def has_names(self) -> bool:
+        """Whether any memory has a name that a text could mention."""
+        return bool(self._names)
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
-        if names is None or graph is None:
-            return
+        if not names or graph is None:
+            return []
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        links: list[tuple[str, str, float, str]] = []
         for id_ in ids:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
-            for mention in found or ():
-                if mention.shared <= graph.max_fanout:
-                    yield id_, mention.id, graph.mentions * self._name_weight(mention), mention.name
+            links += [
+                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                for mention in found or ()
+                if mention.shared <= graph.max_fanout
+            ]
+        return links
 
     def _name_weight(self, mention: Mention) -> float:
         """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
@@ -335,12 +390,24 @@ class LocalView:
         information = max(map(self.bm25.idf, terms), default=0.0)
         return min(1.0, information / _RARE) / mention.shared
 
-    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:
-        """A snapshot of the graph; with `mentions` the names in texts are edges, too."""
-        if self._graph is None:
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""
+        settings = self._settings.graph
+        if settings is None or not (threads or self._linked or self._entries.extras or _reads_texts(settings)):
             return None
-        graph = self._graph.snapshot(self.entries, allowed=allowed)
-        return MentionGraph(graph, self._mentions, allowed) if mentions and self._names else graph
+        if self._graph is None:
+            with self._lock:
+                self._graph = self._graph or self._new_graph(settings)
+        snapshot = self._graph.snapshot(self.entries, allowed=allowed)
+        return snapshot if threads else snapshot.without_threads()
+
+    def _new_graph(self, settings: GraphSettings) -> GraphIndex:
+        graph = GraphIndex(settings)
+        if graph.reads_texts:
+            graph.apply(self._store.changes(0, view=self._view))
+        else:
+            graph.load(self._entries, self._store.edges(view=self._view))
+        return graph
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
@@ -352,6 +419,11 @@ class LocalView:
     def count(self) -> int:
         """The number of memories in this view."""
         return len(self._entries)
+
+
+def _reads_texts(settings: GraphSettings) -> bool:
+    """Whether entities are read from texts, so that any memory may have edges."""
+    return settings.entities not in ("own", None)
 
 
 def _columns(piece: Sequence[tuple[str, float | None, bytes]]) -> tuple[list[str], list[float], Any]:

@@ -36,18 +36,24 @@ class _Range(NamedTuple):
 
 
 _RANGES = {
-    "weight": _Range(0, 1, 0.01, "Weight of this arm, relative to the others."),
+    "weight": _Range(0, 1, 0.01, "Weights count relative to each other."),
     "c": _Range(0, 120, 1, "Larger values make the first ranks count less."),
     "depth": _Range(10, 300, 10, "How many hits each arm is asked for."),
-    "floor": _Range(0, 1, 0.01, "Hits below this raw score are removed."),
+    "floor": _Range(0, 1, 0.01, "Hits of an arm below its raw score are removed."),
     "relative": _Range(0, 1, 0.01, "Hits below this share of the arm's best score are removed."),
     "strength": _Range(0, 2, 0.05, "How much this part adds; 0 switches it off."),
-    "thread": _Range(0, 2, 0.05, "Bonus from the best score in the same thread."),
+    "thread": _Range(0, 1, 0.01, "Another turn of the thread matches well."),
     "hops": _Range(1, 4, 1, "How many links activation may follow."),
     "decay": _Range(0.05, 1, 0.05, "How much activation is left after each link."),
     "seeds": _Range(1, 100, 1, "How many of the best results pass on activation."),
     "half_life": _Range(1, 365, 1, "Age in days at which half of the boost is left."),
     "max_shift": _Range(0, 20, 1, "No result moves more places than this through the boost."),
+    "window": _Range(0, 1, 0.01, "The turns before and after match the question too."),
+    "previous_question": _Range(0, 1, 0.01, "The turn before asks a question that matches."),
+    "speaker": _Range(0, 1, 0.01, "The question names who said it."),
+    "date": _Range(0, 1, 0.01, "Near a date that the question names."),
+    "mention": _Range(0, 1, 0.01, "A good result mentions this one by name."),
+    "time_word": _Range(0, 1, 0.01, "The question asks when, and the text says when."),
     "words": _Range(1, 100, 1, "Texts shorter than this are lowered."),
     "max_per_source": _Range(1, 10, 1, "How many chunks of one source may be returned."),
     "balance": _Range(0, 1, 0.05, "1 is relevance alone, 0 is variety alone."),
@@ -78,7 +84,9 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
 def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     controls = [_choice("mode", "mode", recipe.mode, list(MODES))]
     weights = _weights(recipe, arms)
-    controls += [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+    controls += _explained_once(
+        [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+    )
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
@@ -115,7 +123,12 @@ def _per_arm(path: str, name: str, value: Any, arms: Sequence[str]) -> list[dict
         if name == "floor" and arm.startswith("bm25"):
             control.update(max=max(_BM25_FLOOR, control["max"]), step=0.1)
         controls.append(control)
-    return controls
+    return _explained_once(controls)
+
+
+def _explained_once(controls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sliders of one kind, with the explanation below the last one only."""
+    return [*({**control, "help": ""} for control in controls[:-1]), *controls[-1:]]
 
 
 def _slider(path: str, label: str, value: float, name: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from hybridmem.fusion.explain_html import score_parts
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_from_dict, recipe_to_dict
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
-from hybridmem.server.sources import Query, matching_words, source_of
+from hybridmem.server.sources import K, Query, matching_words, source_of
 
 __all__ = ["Inspector"]
 
@@ -56,7 +56,7 @@ _HEADERS = {
 class Inspector:
     """Serves the page on the loopback address, behind a random token in its URL; a context manager.
 
-    `shown` is a HybridMemory, or a FusionRetriever of LangChain or LlamaIndex. The page shows the memory's own
+    `target` is a HybridMemory, or a FusionRetriever of LangChain or LlamaIndex. The page shows the memory's own
     namespace, and those of `namespaces`.
 
     >>> from hybridmem import HybridMemory
@@ -65,8 +65,8 @@ class Inspector:
     True
     """
 
-    def __init__(self, shown: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
-        self._source = source_of(shown, namespaces)
+    def __init__(self, target: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
+        self._source = source_of(target, namespaces)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((LOOPBACK, port), _handler(self))
@@ -107,7 +107,6 @@ class Inspector:
         return {
             "arms": list(self._source.arms),
             "groups": control_groups(recipe, self._source.arms),
-            "k": 8,
             **self._source.start(request.get("namespace")),
         }
 
@@ -123,7 +122,7 @@ class Inspector:
             "results": _results(explained),
             "texts": texts,
             "words": matching_words(query.text, texts.values()),
-            "paths": {key: list(won.path) for key, won in explained.activations.items()},
+            "paths": {key: list(activation.path) for key, activation in explained.activations.items()},
             "groups": control_groups(query.recipe, self._source.arms),
             "milliseconds": round(1000 * took, 1),
         }
@@ -181,13 +180,13 @@ class Inspector:
         for row in rows:
             case = Case(_text(row, "query"), dict(row["relevant"]))
             query = self._query({**request, "query": case.query, "as_of": row.get("as_of") or request.get("as_of")})
-            found = [receipt.key for receipt in self._source.explain(query).receipts]
-            judged = judge([found], [case.relevant], depth=query.k)
+            keys = self._source.ranking(query)
+            judged = judge([keys], [case.relevant], depth=query.k)
             measured.append(
                 {
                     "recall": float(recall(judged, query.k)[0]),
                     "rank": float(mrr(judged, query.k)[0]),
-                    "missing": [key for key, grade in case.relevant.items() if grade > 0 and key not in found],
+                    "missing": [key for key, grade in case.relevant.items() if grade > 0 and key not in keys],
                 }
             )
         return {"measured": measured}
@@ -201,7 +200,7 @@ class Inspector:
         return Query(
             text=_text(request, "query"),
             recipe=self._recipe(request),
-            k=request.get("k", 8),
+            k=request.get("k", K),
             filter=request.get("filter") or None,
             as_of=request.get("as_of") or None,
             namespace=request.get("namespace"),
@@ -216,11 +215,13 @@ class Inspector:
 
 def _arms(explained: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
     """Every arm with its list, its summary, and why a hit of it is not a result."""
-    lost = {**explained.gated, **explained.dropped}
+    reasons = {**explained.gated, **explained.dropped}
     rows = []
     for name in names:
         hits = explained.hits.get(name, ())
-        listed = [{"key": hit.key, "score": _finite(hit.score), "lost": lost.get(hit.key)} for hit in hits[:ARM_ROWS]]
+        listed = [
+            {"key": hit.key, "score": _finite(hit.score), "reason": reasons.get(hit.key)} for hit in hits[:ARM_ROWS]
+        ]
         rows.append({"name": name, "note": explained.arms.get(name, ""), "count": len(hits), "hits": listed})
     return rows
 

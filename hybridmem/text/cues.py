@@ -7,6 +7,7 @@ A language without an entry has no cues, so evidence that is based on them adds 
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import NamedTuple
 
 __all__ = [
@@ -62,7 +63,9 @@ LANGUAGES = {
     )
 }
 
-_PREFIX = re.compile(r"^\s*([^\s:][^:\n]{0,30}?):\s")
+_PREFIX = re.compile(r"^\s{0,8}([^\s:][^:\n]{0,30}?):\s")
+_PREFIX_LENGTH = 40
+"""A prefix ends within this many characters."""
 _SENTENCE = re.compile(r"[^.!?。！？؟\n]*[.!?。！？؟\n]+|[^.!?。！？؟\n]+$")
 _QUESTION_MARKS = ("?", "？", "؟")
 
@@ -72,12 +75,20 @@ def _words(name: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
 
 
+def _word_set(name: str) -> frozenset[str]:
+    """The words of all languages; of a word with an apostrophe (I'm) the first part."""
+    words = chain.from_iterable(getattr(language, name).split() for language in LANGUAGES.values())
+    return frozenset(re.split(r"\W", word)[0] for word in words)
+
+
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile("|".join(getattr(language, name) for language in LANGUAGES.values()), re.IGNORECASE)
 
 
-_FIRST_PERSON, _SELF, _TIME = _words("first_person"), _words("self_reference"), _words("time")
-_YEAR = re.compile(r"\b20\d\d\b")
+_SELF = _words("self_reference")
+_TOKEN = re.compile(r"\w+")
+_YEARS = frozenset(f"20{year:02d}" for year in range(100))
+_FIRST_PERSON, _TIME = _word_set("first_person"), _word_set("time") | _YEARS
 _WHEN, _ASSISTANT = re.compile(rf"\b(?:{_pattern('when').pattern})", re.IGNORECASE), _pattern("assistant")
 
 
@@ -89,13 +100,13 @@ def speaker_of(text: str, speaker: str = "", /) -> str | None:
     """
     if speaker.strip():
         return " ".join(speaker.casefold().split())
-    match = _PREFIX.match(text)
+    match = _PREFIX.match(text) if ":" in text[:_PREFIX_LENGTH] else None
     return None if match is None else " ".join(match[1].casefold().split())
 
 
 def spoken(text: str, /) -> str:
     """The text without the "Name:" at its start."""
-    return _PREFIX.sub("", text, count=1)
+    return _PREFIX.sub("", text, count=1) if ":" in text[:_PREFIX_LENGTH] else text
 
 
 def is_person(speaker: str | None, /) -> bool:
@@ -110,10 +121,11 @@ def cues_of(text: str, /) -> int:
     True
     """
     body = spoken(text)
-    cues = ASKS if any(mark in body for mark in _QUESTION_MARKS) else 0
-    if _FIRST_PERSON.search(body):
+    cues = ASKS if "?" in body or "？" in body or "؟" in body else 0
+    words = _TOKEN.findall(body.lower())
+    if not _FIRST_PERSON.isdisjoint(words):
         cues |= FIRST_PERSON
-    return cues | TIME_WORD if _TIME.search(body) or _YEAR.search(body) else cues
+    return cues if _TIME.isdisjoint(words) else cues | TIME_WORD
 
 
 def question_sentences(text: str, /) -> str:

@@ -265,6 +265,10 @@ def test_an_expired_item_is_gone_without_a_sweep(store):
     assert keys(store.search(ANA, query="the code is 4711")) == ["long"]
     store.put(BOB, "b", {"text": "no code"})
     assert "brief" not in keys(store.search(("users",), query="the code is 4711"))
+    store.put(("gone",), "brief", {"n": 1}, ttl=SHORT / 60)
+    assert ("gone",) in store.list_namespaces()
+    time.sleep(SHORT * 1.1)
+    assert ("gone",) not in store.list_namespaces()
     store.put(ANA, "brief", {"text": "the code is 4711"})
     assert keys(store.search(ANA)) == ["long", "brief"]
 

@@ -85,6 +85,8 @@ def resize(driver: webdriver.Chrome, width: int, height: int) -> None:
     """Set the size of the page in CSS pixels; a window of a desktop cannot be as narrow as a phone."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    still = [{"name": "prefers-reduced-motion", "value": "reduce"}]  # boxes are measured where they stay
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": still})
 
 
 LAYOUT = """

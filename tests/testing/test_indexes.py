@@ -6,6 +6,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.engines.fts5 import FTS5Index
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 from hybridmem.indexes.vector.chroma import ChromaIndex
+from hybridmem.indexes.vector.compact import CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.testing.indexes import TextIndexConformance, VectorIndexConformance
 
@@ -39,6 +40,26 @@ class TestVectorIndexWithSketch(VectorIndexConformance):
 
     def make_index(self):
         return VectorIndex(compact_from=0)
+
+
+class Remembering(CompactVectors):
+    """Reads vectors from the changes it was given, as a view reads them from the store."""
+
+    def __init__(self):
+        self.stored = {}
+        super().__init__(8, lambda ids: [self.stored.get(key) for key in ids])
+
+    def apply(self, changes):
+        changes = list(changes)
+        for change in changes:
+            if change.vector is not None:
+                self.stored[change.id] = change.vector
+        super().apply(changes)
+
+
+class TestCompactVectors(VectorIndexConformance):
+    def make_index(self):
+        return Remembering()
 
 
 class TestChromaIndex(VectorIndexConformance):

@@ -17,7 +17,7 @@ from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["analyzer_settings", "checked_analyzer", "pack", "unpack", "write_file"]
 
-_MAGIC = b"hybridmem bm25 2\n"
+_MAGIC = b"hybridmem bm25 4\n"
 _ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
 
 

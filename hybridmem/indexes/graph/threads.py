@@ -76,9 +76,11 @@ class Threads:
     def put(self, thread: int, position: ThreadPosition) -> None:
         """Set a memory's thread and position."""
         node = position.node
-        if self._placed(node) == (thread, position):
-            return
-        self.drop(node)
+        placed = self._placed(node)
+        if placed is not None:
+            if placed == (thread, position):
+                return
+            self.drop(node)
         positions = self._opened(thread)
         if not positions or positions[-1] < position:
             place = len(positions)
@@ -87,8 +89,12 @@ class Threads:
             place = bisect_left(positions, position)
             insort(positions, position)
         self._place[node] = (thread, position)
-        self._join(positions[place - 1].node if place else -1, node)
-        self._join(node, positions[place + 1].node if place + 1 < len(positions) else -1)
+        if place:
+            self._join(positions[place - 1].node, node)
+        if place + 1 < len(positions):
+            self._join(node, positions[place + 1].node)
+        elif placed is not None:
+            self._after.set(node, -1, link=True)
 
     def drop(self, node: int) -> None:
         """Remove a memory from its thread and join its two neighbours."""

@@ -36,7 +36,7 @@ from hybridmem.indexes.vector.matrix import (
 )
 from hybridmem.indexes.vector.quantized import Sketch, kernel, make
 
-__all__ = ["VectorIndex"]
+__all__ = ["VectorIndex", "as_question", "unit_rows"]
 
 CompactFrom = int | Literal["auto"] | None
 
@@ -72,6 +72,14 @@ class VectorIndex:
         self._current: tuple[MatrixSnapshot, Sketch | None] = (empty(dim), None)
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
         self._scans = self._sketch_failed_at = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: everything but the lock."""
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=guard(RLock()))
 
     @property
     def dim(self) -> int | None:
@@ -183,33 +191,16 @@ class VectorIndex:
         return self._compact_from is not None and size >= self._compact_from
 
     def _checked(self, vectors: list[Any], keys: list[str]) -> Vector:
-        """Vectors as unit rows of the dimension of this index."""
-        if not vectors:
-            return np.zeros((0, self._dim or 0), np.float32)
-        for key, vector in zip(keys, vectors, strict=True):
-            if isinstance(vector, str) or not hasattr(vector, "__len__"):
-                raise EmbeddingError(
-                    f"the vector of {key!r} is {validation.display(vector)}, expected a list of numbers"
-                )
-        dim = self._dim or len(vectors[0])
-        for key, vector in zip(keys, vectors, strict=True):
-            if len(vector) != dim:
-                raise EmbeddingError(f"the vector of {key!r} has dimension {len(vector)}, expected {dim}")
-        rows = np.empty((len(vectors), dim), np.float32)
-        for start in range(0, len(vectors), 4096):  # in parts: float64 copies of everything would double the memory
-            part = np.asarray(vectors[start : start + 4096])
-            if part.dtype == np.float32 and (np.abs(np.einsum("ij,ij->i", part, part) - 1.0) < _UNIT).all():
-                rows[start : start + 4096] = part  # already of length 1
-                continue
-            part = part.astype(np.float64)
-            finite = np.isfinite(part).all(axis=1)
-            if not finite.all():
-                raise EmbeddingError(
-                    f"the vector of {keys[start + int(finite.argmin())]!r} has a value that is not finite"
-                )
-            rows[start : start + 4096] = unit(part)
-        self._dim = dim
+        """Vectors as unit rows of the dimension of this index, which the first vector sets."""
+        rows = unit_rows(vectors, keys, self._dim)
+        if len(rows):
+            self._dim = rows.shape[1]
         return rows
+
+    @property
+    def snapshot(self) -> MatrixSnapshot:
+        """The current rows."""
+        return self._current[0]
 
     # --- reading
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
@@ -220,7 +211,7 @@ class VectorIndex:
         (snapshot, sketch), rows = (self._current, None) if allowed is None else self._allowed(allowed)
         if snapshot.n == len(snapshot.dead) or (rows is not None and not len(rows)):
             return Hits([], [])
-        question = self._question(query)
+        question = as_question(query, self._dim)
         return ranked(snapshot, question, _candidates(snapshot, sketch, question, k, rows), k)
 
     def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
@@ -230,7 +221,7 @@ class VectorIndex:
         found = np.array([row for row in rows if row >= 0], dtype=np.intp)
         if not len(found):
             return [None] * len(rows)
-        values = iter(cosines(snapshot.matrix[found], self._question(vector)).tolist())
+        values = iter(cosines(snapshot.matrix[found], as_question(vector, self._dim)).tolist())
         return [next(values) if row >= 0 else None for row in rows]
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
@@ -245,16 +236,6 @@ class VectorIndex:
             snapshot, rows = self._current[0], list(self._rows.items())
         for key, row in rows:
             yield key, snapshot.matrix[row].copy()
-
-    def _question(self, query: Any) -> Vector:
-        question = np.asarray(query)
-        if question.ndim != 1 or (self._dim is not None and len(question) != self._dim):
-            raise EmbeddingError(f"the query vector has shape {question.shape}, expected ({self._dim},)")
-        if question.dtype == np.float32 and abs(float(question @ question) - 1.0) < _UNIT:
-            return question  # already of length 1
-        if not np.isfinite(question := question.astype(np.float64)).all():
-            raise EmbeddingError("the query vector has a value that is not finite")
-        return unit(question)
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[tuple[MatrixSnapshot, Sketch | None], RowNumbers]:
         """The rows of allowed ids, ascending; cached for the last frozenset, which cannot change."""
@@ -272,6 +253,43 @@ class VectorIndex:
             if isinstance(allowed, frozenset):
                 self._last_allowed = (allowed, rows)
             return self._current, rows
+
+
+def unit_rows(vectors: Sequence[Any], keys: Sequence[str], dim: int | None) -> Vector:
+    """Vectors as float32 rows of length 1 and of one dimension; others raise EmbeddingError."""
+    if not vectors:
+        return np.zeros((0, dim or 0), np.float32)
+    for key, vector in zip(keys, vectors, strict=True):
+        if isinstance(vector, str) or not hasattr(vector, "__len__"):
+            raise EmbeddingError(f"the vector of {key!r} is {validation.display(vector)}, expected a list of numbers")
+    dim = dim or len(vectors[0])
+    for key, vector in zip(keys, vectors, strict=True):
+        if len(vector) != dim:
+            raise EmbeddingError(f"the vector of {key!r} has dimension {len(vector)}, expected {dim}")
+    rows = np.empty((len(vectors), dim), np.float32)
+    for start in range(0, len(vectors), 4096):  # in parts: float64 copies of everything would double the memory
+        part = np.asarray(vectors[start : start + 4096])
+        if part.dtype == np.float32 and (np.abs(np.einsum("ij,ij->i", part, part) - 1.0) < _UNIT).all():
+            rows[start : start + 4096] = part  # already of length 1
+            continue
+        part = part.astype(np.float64)
+        finite = np.isfinite(part).all(axis=1)
+        if not finite.all():
+            raise EmbeddingError(f"the vector of {keys[start + int(finite.argmin())]!r} has a value that is not finite")
+        rows[start : start + 4096] = unit(part)
+    return rows
+
+
+def as_question(query: Any, dim: int | None) -> Vector:
+    """A query vector of length 1 and of this dimension; others raise EmbeddingError."""
+    question = np.asarray(query)
+    if question.ndim != 1 or (dim is not None and len(question) != dim):
+        raise EmbeddingError(f"the query vector has shape {question.shape}, expected ({dim},)")
+    if question.dtype == np.float32 and abs(float(question @ question) - 1.0) < _UNIT:
+        return question  # already of length 1
+    if not np.isfinite(question := question.astype(np.float64)).all():
+        raise EmbeddingError("the query vector has a value that is not finite")
+    return unit(question)
 
 
 def _candidates(

@@ -6,7 +6,7 @@ for the old row, so a reader of an older snapshot needs no lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "VectorUpdate",
     "append",
     "batch_of",
+    "best_hits",
     "compact",
     "cosines",
     "empty",
@@ -171,12 +172,17 @@ def ranked(snapshot: MatrixSnapshot, question: Vector, rows: RowNumbers, k: int,
     else:
         parts = range(0, len(rows), _CHUNK)
         scores = np.concatenate([cosines(snapshot.matrix[rows[start : start + _CHUNK]], question) for start in parts])
+    return best_hits(snapshot.ids, snapshot.updated, rows, scores, k)
+
+
+def best_hits(ids: Sequence[str], updated: Floats, rows: RowNumbers, scores: Floats, k: int, /) -> Hits:
+    """The k best of scored rows: by score, then the newer, then the smaller id."""
     order = np.argsort(-scores, kind="stable")
     if k < len(order):
         order = order[scores[order] >= scores[order[k - 1]]]
     rows, scores = rows[order], scores[order]
-    ids, values = [snapshot.ids[row] for row in rows.tolist()], scores.tolist()
+    keys, values = [ids[row] for row in rows.tolist()], scores.tolist()
     if (scores[1:] == scores[:-1]).any():
-        ties = sorted(zip((-scores).tolist(), (-snapshot.updated[rows]).tolist(), ids, strict=True))
-        ids, values = [key for _, _, key in ties], [0.0 - score for score, _, _ in ties]
-    return Hits(ids[:k], values[:k])
+        ties = sorted(zip((-scores).tolist(), (-updated[rows]).tolist(), keys, strict=True))
+        keys, values = [key for _, _, key in ties], [0.0 - score for score, _, _ in ties]
+    return Hits(keys[:k], values[:k])

@@ -16,6 +16,7 @@ from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.stores.postgres.bulk import insert, insert_vectors
 from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
+from hybridmem.stores.postgres.threads import ThreadNeighbours, TurnState
 from hybridmem.stores.sql.codec import BODY, decode_vector
 from hybridmem.stores.sql.log import Head
 from hybridmem.text.analyzer import Analyzer
@@ -82,8 +83,8 @@ class DerivedChange:
 
     head: Head
     visible: bool
-    before: bool
-    """Whether it was visible before, so that it has derived rows to remove."""
+    old: TurnState | None
+    """Its state before the transaction, if it was visible then, so that it has derived rows to remove."""
     text: bool = False
     """Whether its terms change; otherwise only its vector does."""
     body: tuple[Any, ...] | None = None
@@ -102,13 +103,13 @@ class DerivedChanges:
         /,
         *,
         visible: bool,
-        before: bool,
+        old: TurnState | None,
         body: tuple[Any, ...] | None,
         vector: bytes | None,
         text: bool,
     ) -> None:
         """Record the latest state of a memory."""
-        item = self.by_memory.setdefault(head.mem, DerivedChange(head, visible, before))
+        item = self.by_memory.setdefault(head.mem, DerivedChange(head, visible, old))
         item.head, item.visible = head, visible
         item.text = item.text or text
         item.body = body if body is not None else item.body
@@ -143,6 +144,7 @@ class Deriver:
             "entities": named,
             "max_links": self.max_links,
             "terms": "counted",
+            "questions": "shared",
             **self.lexical.to_dict(),
         }
 
@@ -162,37 +164,46 @@ class Deriver:
 
     # --- writing
 
-    def write(self, raw: Raw, derived: DerivedChanges, /) -> dict[str, Stats]:
-        """Update the derived rows of a transaction's memories; returns the change of each namespace's statistics."""
+    def write(self, raw: Raw, derived: DerivedChanges, /, *, rebuild: bool = False) -> dict[str, Stats]:
+        """Update the derived rows of a transaction's memories; returns the change of each namespace's statistics.
+
+        The documents of neighbours in threads are written again where they depend on a changed turn; a `rebuild`
+        writes all documents anyway.
+        """
         changes: dict[str, Stats] = {}
         by_space: dict[str, list[DerivedChange]] = defaultdict(list)
         for item in derived.by_memory.values():
-            if item.visible or item.before:
+            if item.visible or item.old:
                 by_space[item.head.namespace].append(item)
         for namespace in sorted(by_space):
-            changes[namespace] = self._write_space(raw, namespace, by_space[namespace])
+            changes[namespace] = self._write_space(raw, namespace, by_space[namespace], rebuild=rebuild)
         return changes
 
-    def _write_space(self, raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> Stats:
-        changed = [item for item in items if item.text and (item.visible or item.before)]
-        old = [item for item in changed if item.before]
+    def _write_space(self, raw: Raw, namespace: str, items: Sequence[DerivedChange], *, rebuild: bool) -> Stats:
+        changed = [item for item in items if item.text and (item.visible or item.old)]
+        turns = ThreadNeighbours(raw, namespace, changed, rebuild=rebuild)
+        dependent = [DerivedChange(head, True, _UNCHANGED, text=True) for head in turns.dependent]
+        old = [*(item for item in changed if item.old), *dependent]
         lost, lost_length = remove_terms(raw, namespace, old) if old else (0, 0.0)
-        new = [item for item in changed if item.visible]
+        new = [*(item for item in changed if item.visible), *dependent]
         self._load_bodies(raw, new)
-        length = self._add_terms(raw, namespace, new) if new else 0.0
+        length = self._add_terms(raw, namespace, new, turns) if new else 0.0
+        _count_speakers(raw, namespace, changed)
         self.lexical.replace(raw, namespace, [item.head.mem for item in old], self._docs(new))
         return Stats(len(new) - lost, length - lost_length, self._vectors(raw, namespace, items))
 
-    def _add_terms(self, raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> float:
+    def _add_terms(self, raw: Raw, namespace: str, items: Sequence[DerivedChange], turns: ThreadNeighbours) -> float:
         documents: list[tuple[Any, ...]] = []
         postings: list[tuple[Any, ...]] = []
         mentions: list[tuple[Any, ...]] = []
         pointers: list[tuple[Any, ...]] = []
+        texts = {item.head.mem: item.body[-1] for item in items if item.body is not None}
+        turns.load_texts(raw, texts)
         for item in sorted(items, key=lambda item: item.head.mem):
             body, mem, id_ = item.body, item.head.mem, item.head.id
             if body is None:
                 continue
-            words, length = weigh(_fields(body), analyzer=self.analyzer)
+            words, length = weigh(_fields(body), analyzer=self.analyzer, questions=turns.questions(mem))
             documents.append((namespace, mem, length, list(words)))
             postings += [(namespace, term, mem, tf, length) for term, tf in words.items()]
             mentions += [(namespace, key, id_, name) for key, name in self._entities(body)]
@@ -250,7 +261,7 @@ class Deriver:
         """Replace changed vectors; returns by how many their number grows."""
         if not _has_embeddings(raw, items):
             return 0
-        old = [item.head.mem for item in items if item.before]
+        old = [item.head.mem for item in items if item.old]
         gone = raw.execute(
             "DELETE FROM embeddings WHERE namespace = %s AND mem = ANY(%s)", (namespace, sorted(old))
         ).rowcount if old else 0  # fmt: skip
@@ -262,6 +273,33 @@ class Deriver:
         rows = [(namespace, item.head.mem, *_embedding(item.vector)) for item in have if item.vector is not None]
         insert_vectors(raw, rows)
         return len(rows) - gone
+
+
+_UNCHANGED = TurnState(None, None, 0, 0, None, named=False)
+
+
+def _count_speakers(raw: Raw, namespace: str, items: Sequence[DerivedChange]) -> None:
+    """Update the numbers of memories by speaker, given or by the "Name:" at the start of a text."""
+    counts: dict[str, list[int]] = {}
+    for item in items:
+        states = [(item.old.speaker, item.old.named, -1)] if item.old else []
+        if item.visible and item.body is not None:
+            states.append((item.head.speaker, bool(item.body[_PLACE["speaker"]].strip()), 1))
+        for speaker, named, change in states:
+            if speaker is not None:
+                counts.setdefault(speaker, [0, 0])[0 if named else 1] += change
+    rows = sorted((speaker, *change) for speaker, change in counts.items() if any(change))
+    if rows:
+        raw.execute(
+            "INSERT INTO speakers AS s SELECT %s, * FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) "
+            "ON CONFLICT (namespace, speaker) DO UPDATE SET named = s.named + excluded.named, "
+            "prefixed = s.prefixed + excluded.prefixed",
+            (namespace, *([row[i] for row in rows] for i in range(3))),
+        )
+        raw.execute(
+            "DELETE FROM speakers WHERE namespace = %s AND speaker = ANY(%s) AND named <= 0 AND prefixed <= 0",
+            (namespace, [row[0] for row in rows]),
+        )
 
 
 def remove_terms(raw: Raw, namespace: str, items: Sequence[DerivedChange], /) -> tuple[int, float]:
@@ -303,6 +341,6 @@ def _embedding(data: bytes | None) -> tuple[int, Any]:
 def _has_embeddings(raw: Raw, items: Sequence[DerivedChange]) -> bool:
     if any(item.vector is not None for item in items):
         return True
-    if not any(item.before or item.head.vector is not None for item in items):
+    if not any(item.old or item.head.vector is not None for item in items):
         return False
     return raw.execute("SELECT to_regclass('embeddings') IS NOT NULL").fetchone() == (True,)

@@ -23,6 +23,7 @@ from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
 from hybridmem.stores.postgres.connection import Conn
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
+from hybridmem.stores.postgres.threads import TurnState
 from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
 
 __all__ = ["PgLog"]
@@ -33,8 +34,9 @@ _BUFFER_LIMIT = 20_000
 """The number of buffered rows from which they are sent."""
 
 _FETCH = (
-    f"SELECT {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes "
-    "FROM memories m LEFT JOIN bodies b ON b.seq = m.body WHERE m.namespace = %s AND m.id = ANY(%s)"
+    f"SELECT {', '.join('m.' + name for name in COLUMNS)}, b.title, b.text, b.supersedes, "
+    "COALESCE(btrim(b.speaker) <> '', false) FROM memories m LEFT JOIN bodies b ON b.seq = m.body "
+    "WHERE m.namespace = %s AND m.id = ANY(%s)"
 )
 
 
@@ -68,8 +70,8 @@ class PgLog(Log):
         self._heads: dict[tuple[str, str], Head] = {}
         self._absent: set[tuple[str, str]] = set()
         """Ids that do not exist; the lock keeps this valid."""
-        self._was_visible: dict[int, bool] = {}
-        """Whether the live view contained a memory before this transaction."""
+        self._old: dict[int, TurnState | None] = {}
+        """The state of each known memory before this transaction; None when it was not visible."""
         self._buffer = WriteBuffer(conn.raw)
         self._derived = DerivedChanges()
         self._offset: int | None = None
@@ -115,10 +117,10 @@ class PgLog(Log):
         if missing:
             self._absent.update((namespace, id_) for id_ in missing)
             for row in self.raw.execute(_FETCH, (namespace, missing)):
-                head = Head(*row)
+                head, named = Head(*row[:-1]), row[-1]
                 self._heads[namespace, head.id] = head
                 self._absent.discard((namespace, head.id))
-                self._was_visible[head.mem] = _is_visible(head)
+                self._old[head.mem] = TurnState.of(head, named=named) if _is_visible(head) else None
         found = {id_: self._heads[namespace, id_] for id_ in wanted if (namespace, id_) in self._heads}
         self._missing = len(wanted) - len(found)
         return found
@@ -180,7 +182,7 @@ class PgLog(Log):
             self._derived.record(
                 head,
                 visible=_is_visible(head),
-                before=self._was_visible.get(head.mem, False),
+                old=self._old.get(head.mem),
                 body=body,
                 vector=vector,
                 text=op in (PUT, STATUS, DELETE, ERASE),
@@ -245,8 +247,8 @@ class PgLog(Log):
             namespace: (last if namespace in self._touched else 0, self.at, changes.get(namespace, Stats()))
             for namespace in self._touched | changes.keys()
         }
-        self._buffer.send(number, spaces, known=set(self._was_visible))
-        for kept in (self._heads, self._was_visible, self._touched):
+        self._buffer.send(number, spaces, known=set(self._old))
+        for kept in (self._heads, self._old, self._touched):
             kept.clear()
 
     def _numbers(self) -> Numbers:

@@ -224,6 +224,13 @@ _INVARIANTS = (
         "WHERE s.memories <> COALESCE(d.n, 0) OR abs(s.length - COALESCE(d.l, 0)) > 1e-6 * (1 + s.length)",
     ),
     (
+        "speaker {1!r} of namespace {0!r} has wrong counts: reindex",
+        "SELECT namespace, speaker FROM (SELECT m.namespace, m.speaker, count(*) FILTER (WHERE btrim(b.speaker) <> '') "
+        "AS named, count(*) FILTER (WHERE btrim(b.speaker) = '') AS prefixed FROM memories m JOIN bodies b "
+        f"ON b.seq = m.body WHERE {_VISIBLE} AND m.speaker IS NOT NULL GROUP BY 1, 2) c FULL JOIN speakers s "
+        "USING (namespace, speaker) WHERE (c.named, c.prefixed) IS DISTINCT FROM (s.named, s.prefixed)",
+    ),
+    (
         "the saved state {1!r} of namespace {0!r} has {2} of its {3} parts",
         "SELECT namespace, name, count(*), min(parts) FROM snapshots GROUP BY 1, 2 HAVING count(*) <> min(parts)",
     ),
@@ -273,7 +280,9 @@ def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
 def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -> int:
     """Build all derived rows again, in a transaction that locks the whole store; returns how many memories."""
     raw = conn.raw
-    tables = ["documents", "postings", "terms", "mentions", "pointers"] + (["embeddings"] if has_vectors(conn) else [])
+    tables = ["documents", "postings", "terms", "mentions", "pointers", "speakers"] + (
+        ["embeddings"] if has_vectors(conn) else []
+    )
     for table in tables:
         raw.execute(f"DELETE FROM {table}")
     deriver.lexical.create(conn, anew=True)
@@ -285,8 +294,8 @@ def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -
         derived = DerivedChanges()
         for row in rows:
             head = Head(*row[: len(COLUMNS)])
-            derived.record(head, visible=True, before=False, body=tuple(row[len(COLUMNS) :]), vector=None, text=True)
-        for namespace, stats in deriver.write(raw, derived).items():
+            derived.record(head, visible=True, old=None, body=tuple(row[len(COLUMNS) :]), vector=None, text=True)
+        for namespace, stats in deriver.write(raw, derived, rebuild=True).items():
             raw.execute(
                 "UPDATE spaces SET memories = memories + %s, length = length + %s, vectors = vectors + %s "
                 "WHERE namespace = %s",

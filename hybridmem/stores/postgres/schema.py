@@ -13,6 +13,7 @@ from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
 from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.folding import text_digest
 
 __all__ = [
     "MIGRATIONS",
@@ -36,7 +37,15 @@ VERSION = 4
 #   documents  a memory's terms and length       postings   (namespace, term, memory, tf, length)
 #   terms      how many memories have a term     mentions   its entities
 #   pointers   the ids listed in its metadata
+#   speakers   how many memories a speaker has, given in `speaker` or as "Name:" at the start of the text
 #   embeddings its vector at length 1 (created with the first vector, since it needs pgvector)
+SPEAKERS = """
+CREATE TABLE IF NOT EXISTS speakers (
+  namespace text COLLATE "C" NOT NULL, speaker text COLLATE "C" NOT NULL, named bigint NOT NULL,
+  prefixed bigint NOT NULL, PRIMARY KEY (namespace, speaker)) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS memories_by_digest ON memories (namespace, md5(id))
+  WHERE live AND status <> 'superseded' AND vector IS NOT NULL;
+"""
 TABLES = """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
@@ -57,8 +66,10 @@ CREATE TABLE memories (
   decayed float8 NOT NULL, born bigint NOT NULL, source_id text, thread text COLLATE "C", created_at float8,
   updated_at float8, confidence float8 NOT NULL, words integer NOT NULL,
   speaker text, cues integer NOT NULL DEFAULT 0, event_at float8, expires_at float8,
-  UNIQUE (namespace, id));
+  digest bigint, UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
+CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memories_by_digest ON memories (namespace, digest);
 CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born)
   WHERE live AND status <> 'superseded' AND thread IS NOT NULL;
 
@@ -107,6 +118,7 @@ CREATE TABLE mentions (
   namespace text COLLATE "C" NOT NULL, entity text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
   name text NOT NULL, PRIMARY KEY (namespace, entity, id));
 CREATE INDEX mentions_by_memory ON mentions (namespace, id, entity);
+{speakers}
 CREATE TABLE pointers (
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL,
   PRIMARY KEY (namespace, id, target));
@@ -116,11 +128,11 @@ CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at f
   LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
   UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
   RETURNING c.seq, c.at $$
-""".replace("{terms}", derived.TERMS_TABLE)
+""".replace("{terms}", derived.TERMS_TABLE).replace("{speakers}", SPEAKERS)
 
 TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
-    "terms", "mentions", "pointers",
+    "terms", "mentions", "pointers", "speakers",
 )  # fmt: skip
 """The tables whose rows belong to a namespace (and `embeddings`, once it exists)."""
 
@@ -192,16 +204,23 @@ def _count_terms(conn: Conn) -> None:
     conn.raw.execute(derived.TERMS_TABLE)
     derived.recount_terms(conn.raw)
     set_setting(conn, "derived", {**Deriver().to_dict(), **(get_setting(conn, "derived") or {})})
+    _protect_new(conn, "terms")
+
+
+def _protect_new(conn: Conn, table: str) -> None:
+    """Give a new table the row-level security of the others, if there is any."""
     if conn.raw.execute("SELECT to_regclass('tenants')").fetchone() != (None,):
-        protect(conn, "terms")
+        protect(conn, table)
         for (role,) in conn.raw.execute("SELECT DISTINCT role FROM tenants JOIN pg_roles ON rolname = role").fetchall():
             conn.raw.execute(
-                sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON terms TO {}").format(sql.Identifier(role))
+                sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}").format(
+                    sql.Identifier(table), sql.Identifier(role)
+                )
             )
 
 
 def _add_speakers(conn: Conn) -> None:
-    """3 → 4: speaker, event_at, expires_at and cues; cues replace the column `asks`."""
+    """3 → 4: speaker, event_at, expires_at, digest and cues; cues replace the column `asks`."""
     run = conn.raw.execute
     run("SET LOCAL statement_timeout = 0")
     run(
@@ -210,7 +229,7 @@ def _add_speakers(conn: Conn) -> None:
     )
     run(
         "ALTER TABLE memories DROP asks, ADD speaker text, ADD cues integer NOT NULL DEFAULT 0, ADD event_at float8, "
-        "ADD expires_at float8"
+        "ADD expires_at float8, ADD digest bigint"
     )
     last = 0
     while rows := run("SELECT seq, text FROM bodies WHERE seq > %s ORDER BY seq LIMIT 2000", (last,)).fetchall():
@@ -219,9 +238,22 @@ def _add_speakers(conn: Conn) -> None:
             "%s::text[]) AS n (seq, cues, speaker) WHERE b.seq = n.seq",
             ([row[0] for row in rows], [cues_of(row[1]) for row in rows], [speaker_of(row[1]) for row in rows]),
         )
+        run(
+            "UPDATE memories m SET digest = n.digest FROM unnest(%s::bigint[], %s::bigint[]) AS n (seq, digest) "
+            "WHERE m.body = n.seq",
+            ([row[0] for row in rows], [text_digest(row[1]) for row in rows]),
+        )
         last = rows[-1][0]
+    run("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
+    run("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
     run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
     run("DELETE FROM snapshots")
+    run(SPEAKERS)
+    _protect_new(conn, "speakers")
+    from hybridmem.stores.postgres.derived import Deriver
+    from hybridmem.stores.postgres.maintenance import rebuild
+
+    rebuild(conn, Deriver.from_dict({**Deriver().to_dict(), **(get_setting(conn, "derived") or {})}))
 
 
 MIGRATIONS: Mapping[int, Migration] = {1: _drop_full_indexes, 2: _count_terms, 3: _add_speakers}

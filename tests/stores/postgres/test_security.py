@@ -30,7 +30,12 @@ def url(pg_server):
         for name in ("victim", "mallory"):
             view = memory.namespace(name)
             view.add(
-                f"the secret of {name} is 42", id="s1", thread="t", entities=("Secret",), metadata={"links": ["s2"]}
+                f"the secret of {name} is 42",
+                id="s1",
+                thread="t",
+                speaker=name,
+                entities=("Secret",),
+                metadata={"links": ["s2"]},
             )
             view.add(f"the other secret of {name}", id="s2", thread="t", entities=("Secret",))
             view.link("s1", "s2")

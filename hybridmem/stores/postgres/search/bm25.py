@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Entry
 from hybridmem.filters.sql import SQL
+from hybridmem.indexes.bm25.index import B_LIMIT, HALF_LENGTH
 from hybridmem.stores.postgres.search.filters import restriction
 
 __all__ = ["ENTRY", "SPARE", "Bm25", "TermWeights", "by_score", "entry_of", "tied", "within"]
@@ -34,17 +35,25 @@ SPARE = 32
 # OFFSET 0 keeps the planner from replacing the look-up of a few terms by a scan of all postings.
 _WEIGHTS = """
 WITH s AS (
-  SELECT memories AS n, CASE WHEN length > 0 THEN ?::float8 * memories / length ELSE 0 END AS slope
-  FROM spaces WHERE namespace = ?),
+  SELECT n, k1 * (1 - b) AS base, CASE WHEN mean > 0 THEN k1 * b / mean ELSE 0 END AS slope
+  FROM (
+    SELECT n, mean, ?::float8 AS k1, COALESCE(?::float8, {limit}::float8 * mean / (mean + {half}::float8)) AS b
+    FROM (
+      SELECT memories AS n, CASE WHEN memories > 0 THEN length / memories ELSE 0 END AS mean
+      FROM spaces WHERE namespace = ?) z) y),
 w AS MATERIALIZED (
-  SELECT q.term, q.place, c.n, s.slope, q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
+  SELECT q.term, q.place, c.n, s.base, s.slope,
+    q.times * ln(1 + (s.n - c.n + 0.5::float8) / (c.n + 0.5::float8)) AS weight
   FROM s, unnest((SELECT ?::text[]), (SELECT ?::float8[])) WITH ORDINALITY AS q (term, times, place)
   CROSS JOIN LATERAL (
     SELECT COALESCE((SELECT t.n FROM terms t WHERE t.namespace = ? AND t.term = q.term), 0) AS n OFFSET 0) c
-  ORDER BY weight DESC, q.term)"""
+  ORDER BY weight DESC, q.term)""".replace("{limit}", str(B_LIMIT)).replace("{half}", str(HALF_LENGTH))
 _ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
-_GIVEN_WEIGHTS = "WITH w AS (SELECT *, ?::float8 AS slope FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
-_PART = "w.weight * (p.tf * ?::float8 / (p.tf + (?::float8 + w.slope * p.length)))"
+_GIVEN_WEIGHTS = (
+    "WITH w AS (SELECT *, ?::float8 AS base, ?::float8 AS slope "
+    "FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
+)
+_PART = "w.weight * (p.tf * ?::float8 / (p.tf + (w.base + w.slope * p.length)))"
 _SUM = f"sum({_PART})"
 # The outer OFFSET 0 makes the planner expect as many groups as postings, so that the hash table starts large enough.
 _HITS = f"""{_WEIGHTS},
@@ -77,13 +86,18 @@ hits AS (
   SELECT z.mem, sum(z.score)
   FROM (SELECT mem, score FROM rest UNION ALL SELECT p.mem, {_PART} FROM common w {_POSTINGS}) z
   WHERE (SELECT least > 0 FROM bound) IS NOT TRUE GROUP BY z.mem)"""
-_RESULT = f"h.score, {ENTRY}, (SELECT min(slope) FROM w), ARRAY(SELECT weight FROM w ORDER BY place)"
+_RESULT = (
+    f"h.score, {ENTRY}, (SELECT min(base) FROM w), (SELECT min(slope) FROM w), "
+    "ARRAY(SELECT weight FROM w ORDER BY place)"
+)
 _ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
 
 
 class TermWeights(NamedTuple):
     """The weights of a query's terms, kept from a search for scoring further memories."""
 
+    base: float
+    """k1·(1 − b)."""
     slope: float
     """k1·b/avgdl."""
     weights: Sequence[float]
@@ -96,13 +110,14 @@ class Bm25:
 
     namespace: str
     k1: float
-    b: float
+    b: float | None
+    """None: adapted to the mean length of the documents, as in `BM25Index`."""
 
-    def _curve(self) -> tuple[float, float]:
-        return self.k1 + 1, self.k1 * (1 - self.b)
+    def _curve(self) -> tuple[float]:
+        return (self.k1 + 1,)
 
     def _query(self, terms: Mapping[str, float]) -> tuple[object, ...]:
-        return self.k1 * self.b, self.namespace, list(terms), list(terms.values()), self.namespace
+        return self.k1, self.b, self.namespace, list(terms), list(terms.values()), self.namespace
 
     def weights(self, terms: Mapping[str, float], /) -> SQL:
         """The beginning of a statement: `w` has the terms and their weights."""
@@ -165,11 +180,27 @@ class Bm25:
         """The scores of given memories: (id, score), only of those that match."""
         weights: tuple[object, ...] = self._query(terms)
         if known is not None:
-            weights = (known.slope, list(terms), list(known.weights))
+            weights = (known.base, known.slope, list(terms), list(known.weights))
         return SQL(
             f"{_WEIGHTS if known is None else _GIVEN_WEIGHTS} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
             f"CROSS JOIN LATERAL ({_ONE} OFFSET 0) p WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
             (*weights, *self._curve(), self.namespace, self.namespace, list(ids)),
+        )
+
+    def term_weights(self, terms: Mapping[str, float], /) -> SQL:
+        """One row (base, slope, weights): the TermWeights of a query."""
+        return SQL(
+            f"{_WEIGHTS} SELECT min(base), min(slope), array_agg(weight ORDER BY place) FROM w", self._query(terms)
+        )
+
+    def frequencies(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
+        """Rows (id, length, term, tf) of given memories; term and tf are NULL for a memory without a term."""
+        return SQL(
+            "SELECT m.id, d.length, p.term, p.tf FROM memories m JOIN documents d ON d.namespace = m.namespace "
+            "AND d.mem = m.mem LEFT JOIN LATERAL (SELECT p.term, p.tf FROM postings p WHERE p.namespace = ? "
+            "AND p.term = ANY(?::text[]) AND p.mem = m.mem OFFSET 0) p ON TRUE "
+            "WHERE m.namespace = ? AND m.id = ANY(?::text[])",
+            (self.namespace, list(terms), self.namespace, list(ids)),
         )
 
     def coverage(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:

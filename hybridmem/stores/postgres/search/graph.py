@@ -24,7 +24,7 @@ from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.cues import ASKS
 
-__all__ = ["LinkKinds", "ServerGraph", "neighbourhood", "thread_neighbours"]
+__all__ = ["LinkKinds", "ServerGraph", "along", "neighbourhood", "thread_neighbours"]
 
 MOST = 50_000
 """The most nodes that are fetched."""
@@ -40,7 +40,7 @@ _DIRECTIONS = (("<", "DESC"), (">", "ASC"))
 """Backwards and forwards in a thread."""
 
 
-def _along(way: str, order: str, columns: str, limit: str) -> str:
+def along(way: str, order: str, columns: str, limit: str) -> str:
     """The memories before (or after) a memory `w` in its thread, the nearest first."""
     return (
         f"SELECT {columns} FROM memories m WHERE m.namespace = w.namespace AND m.thread = w.thread AND {_VISIBLE} "
@@ -67,7 +67,7 @@ def _steps(settings: GraphSettings) -> str:
         steps.append("SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id")
         steps.append("SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id")
     if settings.thread > 0:
-        steps += [f"SELECT t.id FROM ({_along(*way, 'm.id', '1')}) t" for way in _DIRECTIONS]
+        steps += [f"SELECT t.id FROM ({along(*way, 'm.id', '1')}) t" for way in _DIRECTIONS]
     if settings.entities is not None and settings.shared > 0:
         steps.append(
             "SELECT o.id FROM mentions x CROSS JOIN LATERAL (SELECT o.id FROM mentions o WHERE o.namespace = "
@@ -135,7 +135,7 @@ def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSetti
     more = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = ?)" for table in tables]) or "FALSE"
     parts = ["SELECT (SELECT more FROM more), w.* FROM w"]
     if settings.thread > 0:
-        both = [_along(*way, f"m.born, {_ASKS}, {ENTRY}", "?") for way in _DIRECTIONS]
+        both = [along(*way, f"m.born, {_ASKS}, {ENTRY}", "?") for way in _DIRECTIONS]
         parts += [f"SELECT (SELECT more FROM more), n.* FROM seeds w CROSS JOIN LATERAL ({found}) n" for found in both]
     return SQL(
         f"WITH more AS MATERIALIZED (SELECT {more} AS more), seeds AS MATERIALIZED (SELECT m.* FROM memories m "

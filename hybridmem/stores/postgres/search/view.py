@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridmem.core.types import Entry, Graph, Hits
+import numpy as np
+
+from hybridmem.core.types import Candidates, Entry, Graph, Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import check_k, query_terms
+from hybridmem.indexes.candidates import candidates
 from hybridmem.stores.postgres.search import bm25, combined, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
+from hybridmem.stores.postgres.search.pool import PoolEntries, PoolLexical, PoolVectors, speakers_of
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
+from hybridmem.text.speakers import LEAST, SHARE
 
 if TYPE_CHECKING:
     from hybridmem.core.protocols import ArmQuery
@@ -60,7 +66,7 @@ class PostgresView:
     ) -> None:
         self._namespace, self._settings = namespace, settings
         self._run, self._run_both = run, run_both
-        self._bm25 = Bm25(namespace, settings.k1, 0.75 if settings.b is None else settings.b)
+        self._bm25 = Bm25(namespace, settings.k1, settings.b)
         self._nearest = Nearest(namespace, prefix)
         self._has_vectors, self._exact_below = has_vectors, exact_below
         self._want_index, self._catch_up = want_index, catch_up
@@ -68,12 +74,15 @@ class PostgresView:
         """The lexical engine that is used instead of BM25 over the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
         self._weights: dict[tuple[tuple[str, float], ...], TermWeights] = {}
+        self._scores: dict[Any, Mapping[str, Mapping[str, float]]] = {}
+        """Scores that a combined search has read, by query."""
+        self._speakers: dict[str, int] | None = None
         self._link_kinds = LinkKinds()
         self._cached_size = _Size(0.0, 0, many=False, indexed=False)
 
     def refresh(self) -> None:
         """Drop what was read for an earlier query."""
-        self._entries, self._weights = {}, {}
+        self._entries, self._weights, self._scores, self._speakers = {}, {}, {}, None
         if self._catch_up is not None:
             self._catch_up()
 
@@ -109,7 +118,12 @@ class PostgresView:
         if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
             return None  # or there are no vectors of this dimension: the vector arm alone reports that
         self._cache([entry_of(row[4:]) for row in rows])
-        return combined.combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
+        found = combined.combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
+        if found is not None:
+            listed = {id_ for hits in found[0].values() for id_ in hits.ids}
+            lexical = {id_: found[1]["bm25"].get(id_, 0.0) for id_ in listed}
+            self._scores = {_key(ask): {"bm25": lexical, "vector": found[1]["vector"]}}
+        return found
 
     def _searches_vectors(self) -> bool:
         return self._settings.vectors and self._has_vectors()
@@ -194,6 +208,42 @@ class PostgresView:
         found: dict[str, float] = dict(self._run(self._bm25.coverage(terms, ids))) if terms else {}
         return [found.get(id_, 0.0) for id_ in ids]
 
+    # --- the pool of candidates
+
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        if self._speakers is None:
+            self._speakers = dict(self._run(speakers_of(self._namespace, SHARE, LEAST)))
+        return self._speakers
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        terms = query_terms(query.text, analyzer=self._settings.analyzer)
+        known = self._scores.get(_key(query), {})
+
+        def scores(arm: str, ids: Sequence[str]) -> list[Any]:
+            have = known.get(arm, {})
+            missing = [id_ for id_ in ids if id_ not in have]
+            read = dict(zip(missing, self.score(arm, query, missing), strict=True)) if missing else {}
+            return [have[id_] if id_ in have else read[id_] for id_ in ids]
+
+        lexical = PoolLexical(self._bm25, self._run, terms, self._term_weights(terms), lambda ids: scores("bm25", ids))
+        near = PoolVectors(self._vector_count(query), lambda ids: scores("vector", ids))
+        entries = PoolEntries(self._namespace, self._run)
+        return candidates(lexical, near, entries, query, hits, seeds=seeds, hops=hops)
+
+    def _term_weights(self, terms: Mapping[str, float]) -> TermWeights:
+        key = tuple(terms.items())
+        if key not in self._weights and terms:
+            self._weights[key] = TermWeights(*self._run(self._bm25.term_weights(terms))[0])
+        return self._weights.get(key, TermWeights(self._bm25.k1, 0.0, ()))
+
+    def _vector_count(self, query: ArmQuery) -> int:
+        if query.vector is None or not self._searches_vectors():
+            return 0
+        rows = self._run(SQL("SELECT vectors FROM spaces WHERE namespace = ?", (self._namespace,)))
+        return int(rows[0][0]) if rows else 0
+
     # --- entries, graph and links
 
     def entries(self, ids: Sequence[str], /) -> list[Entry | None]:
@@ -211,11 +261,13 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /, *, mentions: bool = False) -> Graph | None:  # noqa: ARG002
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
             return None
+        if not threads:
+            settings = replace(settings, thread=0.0)
         return ServerGraph(
             self._namespace,
             settings,
@@ -228,6 +280,14 @@ class PostgresView:
 
     def _cache(self, entries: Iterable[Entry]) -> None:
         self._entries.update([(entry[0], entry) for entry in entries])
+
+    def has_names(self) -> bool:
+        """No names are kept in the server."""
+        return False
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:  # noqa: ARG002
+        """No names are kept in the server."""
+        return []
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
@@ -252,3 +312,8 @@ class PostgresView:
 
     def close(self) -> None:
         """Does nothing: the store owns the connections."""
+
+
+def _key(query: ArmQuery) -> tuple[str, bytes]:
+    vector = query.vector
+    return query.text, b"" if vector is None else np.asarray(vector, dtype=np.float64).tobytes()

@@ -1,0 +1,290 @@
+"""Vector index for large views: one byte per number in memory, exact vectors read from the store for the best rows.
+
+The codes of all rows give an estimate of each cosine with a bound of its error, so that only the rows that can be among
+the k best are read from the store and scored exactly. Results equal those of `VectorIndex`. The codes are saved in
+pieces of `PIECE` rows; a piece that is complete does not change, so that saving writes only the last ones again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridmem.core import validation
+from hybridmem.core.forks import guard
+from hybridmem.core.protocols import Change
+from hybridmem.core.types import Hits
+from hybridmem.embedding.embedder import Vector
+from hybridmem.errors import CorruptStoreError
+from hybridmem.indexes import arrays
+from hybridmem.indexes.vector.index import VectorIndex, as_question, unit_rows
+from hybridmem.indexes.vector.matrix import (
+    NEVER,
+    NONE,
+    Floats,
+    RowNumbers,
+    VectorUpdate,
+    batch_of,
+    best_hits,
+    cosines,
+    least_of_best,
+    room_for,
+)
+from hybridmem.indexes.vector.quantized import Layer, empty_layer
+
+__all__ = ["COMPACT_FROM", "CompactVectors"]
+
+COMPACT_FROM = 64 << 20
+"""A view whose float32 vectors take at least this many bytes keeps codes only."""
+PIECE = 8192
+_MAGIC = b"hybridmem vector codes 2\n"
+_CACHED = 2048
+
+Fetch = Callable[[Sequence[str]], Sequence[Any]]
+"""Reads the stored vectors of ids; None where there is none."""
+
+
+class _Codes(NamedTuple):
+    """An immutable state. Buffers are longer than `n`: rows from `n` on belong to later states."""
+
+    layer: Layer
+    ids: list[str]
+    updated: Floats
+    n: int = 0
+    dead: RowNumbers = NONE
+
+
+class CompactVectors:
+    """Exact cosine search over codes; `fetch` reads the vectors of the rows that need exact scores."""
+
+    def __init__(self, dim: int, fetch: Fetch, /) -> None:
+        self.dim = dim
+        self.watermark = 0
+        self._fetch = fetch
+        self._lock = guard(RLock())
+        self._row_of: dict[str, int] | None = {}
+        self._current = _Codes(empty_layer(dim), [], np.zeros(0))
+        self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
+        self._cache: dict[str, Vector] = {}
+        self._generation = uuid.uuid4().hex
+        self._dirty: set[int] = set()
+
+    @classmethod
+    def of(cls, index: VectorIndex, fetch: Fetch, /) -> CompactVectors:
+        """The codes of an index in memory."""
+        snapshot = index.snapshot
+        made = cls(snapshot.matrix.shape[1], fetch)
+        alive = np.setdiff1d(np.arange(snapshot.n), snapshot.dead, assume_unique=True)
+        for start in range(0, len(alive), PIECE):
+            rows = alive[start : start + PIECE]
+            made._append(snapshot.matrix[rows], [snapshot.ids[row] for row in rows.tolist()], snapshot.updated[rows])
+        made.watermark = index.watermark
+        return made
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The row of each id; built on first use, because a search without a filter does not need it."""
+        with self._lock:
+            if self._row_of is None:
+                gone = set(self._current.dead.tolist())
+                ids = self._current.ids[: self._current.n]
+                self._row_of = {key: row for row, key in enumerate(ids) if row not in gone}
+            return self._row_of
+
+    def __len__(self) -> int:
+        return self._current.n - len(self._current.dead)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    # --- writing
+
+    def apply(self, changes: Iterable[Change], /) -> None:
+        """Apply changes in order. Readers see a whole batch or nothing of it."""
+        batch, last = batch_of(changes, self.watermark)
+        with self._lock:
+            self._write(batch)
+            self.watermark = last
+
+    def _write(self, batch: Mapping[str, VectorUpdate]) -> None:
+        new = {key: put for key, put in batch.items() if put.vector is not None}
+        rows = unit_rows([put.vector for put in new.values()], list(new), self.dim)
+        old = {key: self._rows[key] for key in batch if key in self._rows}
+        dead = [row for key, row in old.items() if key in new or batch[key].gone]
+        times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
+        for key in batch:
+            self._cache.pop(key, None)
+        if times:
+            updated = self._current.updated.copy()  # readers keep the old times
+            updated[list(times)] = list(times.values())
+            self._current = self._current._replace(updated=updated)
+            self._dirty.update(row // PIECE for row in times)
+        if dead:
+            gone = np.union1d(self._current.dead, np.array(dead, np.intp))
+            self._current = self._current._replace(dead=gone)
+        for key in old:
+            if batch[key].gone:
+                del self._rows[key]
+        self._append(rows, list(new), [put.updated for put in new.values()])
+        if len(self._current.dead) > max(PIECE, self._current.n // 3):
+            self._compact()
+
+    def _append(self, rows: Vector, ids: list[str], updated: Any) -> None:
+        codes = self._current
+        if ids:
+            end = codes.n + len(ids)
+            layer = codes.layer.grow(codes.n, end).filled(rows, slice(codes.n, end))
+            times = room_for(codes.updated, codes.n, end)
+            times[codes.n : end] = updated
+            codes.ids.extend(ids)
+            self._rows.update(zip(ids, range(codes.n, end), strict=True))
+            self._dirty.update(range(codes.n // PIECE, (end - 1) // PIECE + 1))
+            self._current = codes._replace(layer=layer, updated=times, n=end)
+        self._last_allowed = None
+
+    def _compact(self) -> None:
+        """Remove the deleted rows; all pieces are saved again under a new generation."""
+        codes = self._current
+        alive = np.setdiff1d(np.arange(codes.n), codes.dead, assume_unique=True)
+        layer = codes.layer
+        scale = None if layer.scale is None else layer.scale[alive]
+        small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive])
+        ids = [codes.ids[row] for row in alive.tolist()]
+        self._current = _Codes(small, ids, codes.updated[alive], len(ids))
+        self._row_of = dict(zip(ids, range(len(ids)), strict=True))
+        self._generation = uuid.uuid4().hex
+        self._dirty = set(range(-(-len(ids) // PIECE)))
+
+    # --- reading
+
+    def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
+        """The k most similar ids, among `allowed` when given."""
+        validation.k(k)
+        codes, rows = (self._current, None) if allowed is None else self._allowed(allowed)
+        if codes.n == len(codes.dead) or (rows is not None and not len(rows)):
+            return Hits([], [])
+        question = as_question(query, self.dim)
+        places = self._candidates(codes, question, k, rows)
+        keys = [codes.ids[row] for row in places.tolist()]
+        found = [
+            (row, vector) for row, vector in zip(places.tolist(), self.vectors(keys), strict=True) if vector is not None
+        ]
+        if not found:
+            return Hits([], [])
+        kept = np.array([row for row, _ in found], np.intp)
+        return best_hits(codes.ids, codes.updated, kept, cosines(np.stack([v for _, v in found]), question), k)
+
+    @staticmethod
+    def _candidates(codes: _Codes, question: Vector, k: int, rows: RowNumbers | None) -> RowNumbers:
+        """Rows that include the k best."""
+        if rows is not None and len(rows) <= k:
+            return rows
+        if rows is None:
+            k = min(k, codes.n - len(codes.dead))
+        few = rows is not None and 8 * len(rows) < codes.n
+        estimate, error = codes.layer.estimate(question, codes.n, rows if few else None)
+        if rows is None:
+            estimate[codes.dead] = NEVER
+        elif not few:
+            estimate, error = estimate[rows], error[rows]
+        best = np.flatnonzero(estimate + error >= least_of_best(estimate - error, k))
+        return best if rows is None else rows[best]
+
+    def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
+        """The cosine of each id, None where it has no vector."""
+        rows = self.vectors(ids)
+        found = [row for row in rows if row is not None]
+        values = iter(cosines(np.stack(found), as_question(vector, self.dim)).tolist() if found else ())
+        return [None if row is None else next(values) for row in rows]
+
+    def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
+        """The vector of each id, None where it has none; read from the store unless it was read recently."""
+        cache = self._cache
+        missing = [key for key in ids if key not in cache]
+        if missing:
+            read = [
+                (key, vector) for key, vector in zip(missing, self._fetch(missing), strict=True) if vector is not None
+            ]
+            rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
+            fresh = dict(zip((key for key, _ in read), rows, strict=True))
+            found = [cache.get(key, fresh.get(key)) for key in ids]
+            self._cache = fresh if len(cache) + len(fresh) > _CACHED else cache | fresh
+            return found
+        return [cache.get(key) for key in ids]
+
+    def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
+        with self._lock:
+            if self._last_allowed is not None and self._last_allowed[0] is allowed:
+                return self._current, self._last_allowed[1]
+            if not isinstance(allowed, AbstractSet):
+                allowed = set(validation.texts("allowed", allowed))
+            if len(allowed) < len(self._rows):
+                picked = [self._rows[key] for key in allowed if key in self._rows]
+            else:
+                picked = [row for key, row in self._rows.items() if key in allowed]
+            rows = np.sort(np.array(picked, np.intp))
+            if isinstance(allowed, frozenset):
+                self._last_allowed = (allowed, rows)
+            return self._current, rows
+
+    # --- bytes
+
+    def save_all(self) -> None:
+        """Make the next `changed_pieces` return every piece."""
+        self._dirty = set(range(-(-self._current.n // PIECE)))
+
+    def changed_pieces(self) -> Iterator[tuple[int, bytes]]:
+        """The pieces that must be saved, as (number, bytes)."""
+        with self._lock:
+            codes, dirty = self._current, sorted(self._dirty)
+            for piece in dirty:
+                start, end = piece * PIECE, min((piece + 1) * PIECE, codes.n)
+                layer = codes.layer
+                columns: dict[str, Any] = {"table": layer.table[start:end].ravel(), "error": layer.error[start:end]}
+                columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
+                columns["updated"] = codes.updated[start:end]
+                columns |= arrays.pack_texts("ids", codes.ids[start:end])
+                yield piece, arrays.to_bytes(_MAGIC, {"generation": self._generation}, columns)
+            self._dirty.clear()
+
+    def to_bytes(self) -> bytes:
+        """The head of the snapshot: it names the pieces that belong to it."""
+        with self._lock:
+            codes = self._current
+            head = {
+                "dim": self.dim,
+                "rows": codes.n,
+                "longest": codes.layer.longest,
+                "watermark": self.watermark,
+                "generation": self._generation,
+            }
+            return arrays.to_bytes(_MAGIC, head, {"dead": codes.dead})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, read_piece: Callable[[int], bytes | None], fetch: Fetch, /) -> CompactVectors:
+        """The index of a head and its pieces; damaged or missing ones raise CorruptStoreError."""
+        head, columns = arrays.from_bytes(_MAGIC, data, what="vector snapshot")
+        n, dim = head["rows"], head["dim"]
+        made = cls(dim, fetch)
+        layer = empty_layer(dim).grow(0, n)._replace(longest=head["longest"])
+        updated, ids = room_for(np.zeros(0), 0, n), []
+        for piece in range(-(-n // PIECE)):
+            start, end = piece * PIECE, min((piece + 1) * PIECE, n)
+            blob = read_piece(piece)
+            note, part = ({}, {}) if blob is None else arrays.from_bytes(_MAGIC, blob, what="vector snapshot")
+            if note.get("generation") != head["generation"] or len(part["error"]) < end - start or layer.scale is None:
+                raise CorruptStoreError(f"vector snapshot lacks piece {piece}: rebuild it")
+            layer.table[start:end] = part["table"].reshape(-1, dim)[: end - start]
+            layer.scale[start:end], layer.error[start:end] = part["scale"][: end - start], part["error"][: end - start]
+            updated[start:end] = part["updated"][: end - start]
+            ids += arrays.unpack_texts("ids", part)[: end - start]
+        dead = columns["dead"].copy()
+        made._current = _Codes(layer, ids, updated, n, dead)
+        made._row_of = None
+        made.watermark, made._generation = head["watermark"], head["generation"]
+        return made

@@ -1,0 +1,164 @@
+"""Compact vectors: the same results as the whole matrix, and the same after they were saved and read."""
+
+import numpy as np
+import pytest
+
+from hybridmem import HybridMemory, Memory
+from hybridmem.core.protocols import Change, View
+from hybridmem.errors import CorruptStoreError
+from hybridmem.indexes.vector import compact
+from hybridmem.indexes.vector.compact import CompactVectors
+from hybridmem.indexes.vector.index import VectorIndex
+
+DIM = 48
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(compact, "PIECE", 64)
+    monkeypatch.setattr(compact, "_CACHED", 40)
+    monkeypatch.setattr("hybridmem.indexes.view.COMPACT_FROM", 1)
+    monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", 10)
+
+
+def drawn(count, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((8, DIM))
+    rows = centres[rng.integers(0, 8, count)] + 0.3 * rng.standard_normal((count, DIM))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def history(count, seed=0):
+    """Adds, updates, deletions and changes of the time alone."""
+    rng, rows = np.random.default_rng(seed), drawn(count, seed)
+    for seq in range(1, count + 1):
+        id_ = f"m{rng.integers(0, count // 2)}"
+        kind = rng.integers(0, 6)
+        if kind == 0:
+            yield Change(seq, id_)
+        elif kind == 1:
+            yield Change(seq, id_, Memory("x", id=id_), text_changed=False)
+        else:
+            yield Change(seq, id_, Memory("x", id=id_), rows[seq - 1])
+
+
+def both(changes, batch=50):
+    """The same changes in a VectorIndex and as codes."""
+    stored = {}
+    plain, codes = VectorIndex(compact_from=None), CompactVectors(DIM, lambda ids: [stored.get(key) for key in ids])
+    changes = list(changes)
+    for start in range(0, len(changes), batch):
+        part = changes[start : start + batch]
+        for change in part:
+            if change.vector is not None:
+                stored[change.id] = change.vector
+            elif change.memory is None:
+                stored.pop(change.id, None)
+        plain.apply(part)
+        codes.apply(part)
+    return plain, codes, stored
+
+
+@pytest.mark.parametrize("k", [1, 10, 100])
+def test_results_equal_those_of_the_matrix(k):
+    plain, codes, _ = both(history(900))
+    assert (len(codes), codes.watermark) == (len(plain), plain.watermark)
+    some = frozenset(f"m{n}" for n in range(0, 450, 7))
+    for question in drawn(20, seed=5):
+        assert codes.search(question, k=k) == plain.search(question, k=k)
+        assert codes.search(question, k=k, allowed=some) == plain.search(question, k=k, allowed=some)
+        assert codes.score(question, ["m1", "m2", "nobody"]) == plain.score(question, ["m1", "m2", "nobody"])
+
+
+def test_codes_of_an_index_are_searched_like_it():
+    plain, _, stored = both(history(500))
+    codes = CompactVectors.of(plain, lambda ids: [stored.get(key) for key in ids])
+    for question in drawn(10, seed=6):
+        assert codes.search(question, k=10) == plain.search(question, k=10)
+
+
+def saved(codes, pieces):
+    pieces.update(codes.changed_pieces())
+    return codes.to_bytes()
+
+
+def test_saving_writes_only_what_changed_and_reads_the_same():
+    plain, codes, stored = both(history(600))
+    pieces = {}
+    head = saved(codes, pieces)
+    fetch = lambda ids: [stored.get(key) for key in ids]
+    read = CompactVectors.from_bytes(head, pieces.get, fetch)
+    assert (len(read), read.watermark) == (len(codes), 600)
+    for question in drawn(10, seed=7):
+        assert read.search(question, k=20) == plain.search(question, k=20)
+    more = {f"n{n}": row for n, row in enumerate(drawn(3, seed=8))}
+    stored |= more
+    for index in (plain, codes, read):
+        index.apply(Change(601 + n, key, Memory("x", id=key), row) for n, (key, row) in enumerate(more.items()))
+    assert read.search(more["n1"], k=5) == plain.search(more["n1"], k=5)
+    changed = dict(read.changed_pieces())
+    assert set(changed) == {read._current.n // 64}  # the last one alone
+    assert list(read.changed_pieces()) == []
+
+
+@pytest.mark.parametrize("hurt", [lambda p: p.pop(1), lambda p: p.update({1: p[1][:-1]}), lambda p: p.update({0: b""})])
+def test_a_missing_or_damaged_piece_is_noticed(hurt):
+    _, codes, _ = both(history(300))
+    pieces = {}
+    head = saved(codes, pieces)
+    hurt(pieces)
+    with pytest.raises(CorruptStoreError, match="vector snapshot"):
+        CompactVectors.from_bytes(head, pieces.get, lambda _: [])
+
+
+def test_many_deletions_make_room(monkeypatch):
+    _, codes, _ = both(history(300))
+    pieces = {}
+    saved(codes, pieces)
+    codes.apply(Change(400 + n, f"m{n}") for n in range(140))
+    assert codes._current.n == len(codes) == len(codes._rows)
+    assert set(dict(codes.changed_pieces())) == set(range(-(-len(codes) // 64)))
+
+
+def embed(texts):
+    return [np.random.default_rng(len(text) + sum(map(ord, text))).standard_normal(DIM) for text in texts]
+
+
+def found(memory):
+    return [[(r.id, r.score) for r in memory.search_arm("vector", f"text {n}", k=10)] for n in range(0, 200, 17)]
+
+
+def test_a_view_keeps_codes_and_opens_from_them(tmp_path, caplog):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        first = found(memory)
+        memory.forget("m17")
+        memory.add("text 34 again", id="m34")
+    with HybridMemory(tmp_path / "plain.db", embedder=embed) as plain:
+        plain._engine.settings = plain._engine.settings._replace(make_vectors=lambda _: VectorIndex())
+        plain.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        assert found(plain) == first
+        plain.forget("m17")
+        plain.add("text 34 again", id="m34")
+        expected = found(plain)
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+        assert isinstance(memory._engine.search_view(View())._vector, CompactVectors)
+        memory.erase("m0")  # deletes the snapshots, which are then saved whole
+        found(memory)
+        memory.add_many(Memory(f"more {n}", id=f"p{n}") for n in range(20))
+        expected = found(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+    assert "rebuilt" not in caplog.text
+
+
+def test_other_dimensions_after_reindex(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(100))
+        found(memory)
+        memory.reindex(embedder=lambda texts: [row[:20] for row in embed(texts)])
+        assert memory._engine.search_view(View())._vector.dim == 20
+        expected = found(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=lambda texts: [row[:20] for row in embed(texts)]) as memory:
+        assert found(memory) == expected
