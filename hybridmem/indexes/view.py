@@ -44,7 +44,7 @@ REPLAY_RATIO = 200
 """Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
-BATCH = 2_000
+BATCH = 8_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
