@@ -85,6 +85,7 @@ class HybridStore(BaseStore):
         self.memory = memory
         self.ttl_config = ttl
         self._fields = tuple(fields)
+        self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two keys are two items
         self._directory = _Directory(memory)
         self._spans: OrderedDict[str, HybridMemory] = OrderedDict()
         self._lock = threading.Lock()
@@ -116,6 +117,10 @@ class HybridStore(BaseStore):
         listed = list(ops)
         results: list[Result] = await in_thread(lambda: self.batch(listed))
         return results
+
+    def sweep_ttl(self) -> int:
+        """Remove expired items from the memory's live view and return how many; reads do not need it."""
+        return sum(self.memory.namespace(name).sweep() for name in self._directory.names(()))
 
     # --- writing
 
@@ -219,20 +224,18 @@ class HybridStore(BaseStore):
         if not names:
             return []
         passing = self._passing(op.filter, names) if op.filter else None
-        found = self._search_memory(op, names, wanted, passing)
-        now = time.time()
-        if any(_expired(memory, now) for memory, _, _ in found):  # search again among what has not expired
-            found = self._search_memory(op, names, wanted, self._passing(op.filter or {}, names))
-        return found
+        return self._search_memory(op, names, wanted, passing)
 
     def _search_memory(
         self, op: SearchOp, names: Sequence[str], wanted: int, filter: dict[str, Any] | None
     ) -> list[tuple[Memory, str, float | None]]:
         if len(names) == 1:
-            rows = self.memory.namespace(names[0]).search(op.query or "", k=wanted, filter=filter)
+            rows = self.memory.namespace(names[0]).search(op.query or "", k=wanted, filter=filter, recipe=self._recipe)
             return [(row.memory, names[0], row.score) for row in rows]
         found: list[tuple[Memory, str, float | None]] = []
-        for row in self._span(self._name(op.namespace_prefix)).search(op.query or "", k=wanted, filter=filter):
+        for row in self._span(self._name(op.namespace_prefix)).search(
+            op.query or "", k=wanted, filter=filter, recipe=self._recipe
+        ):
             name, id_ = split_id(row.id)
             found.append((replace(row.memory, id=id_), name, row.score))
         return found

@@ -249,6 +249,14 @@ class SearchView(Protocol):
         """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph."""
         ...
 
+    def has_names(self) -> bool:
+        """Whether any memory has a name (a title, an alias) that a text could mention."""
+        ...
+
+    def mentions(self, ids: Sequence[str], /) -> Sequence[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
+        ...
+
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these memories that are joined by a `contradicts` edge."""
         ...

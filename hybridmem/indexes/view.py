@@ -357,24 +357,32 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        mentions = self._mentions if self._names else None
+        mentions = self.mentions if self.has_names() else None
         return candidates(
             self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
         )
 
-    def _mentions(self, ids: Sequence[str]) -> Iterator[tuple[str, str, float, str]]:
-        """Which memories these mention: (id, mentioned id, weight, name)."""
+    def has_names(self) -> bool:
+        """Whether any memory has a name that a text could mention."""
+        return bool(self._names)
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
-        if names is None or graph is None:
-            return
+        if not names or graph is None:
+            return []
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        links: list[tuple[str, str, float, str]] = []
         for id_ in ids:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
-            for mention in found or ():
-                if mention.shared <= graph.max_fanout:
-                    yield id_, mention.id, graph.mentions * self._name_weight(mention), mention.name
+            links += [
+                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                for mention in found or ()
+                if mention.shared <= graph.max_fanout
+            ]
+        return links
 
     def _name_weight(self, mention: Mention) -> float:
         """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""

@@ -31,6 +31,7 @@ from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.explain import explain_arm
+from hybridmem.indexes.graph.mentions import MentionGraph
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded
@@ -299,9 +300,10 @@ class Engine:
             return []
         if arm == "vector" and self.embedder is not None and query.vector is None:
             query = query._replace(vector=self.embedder.query(query.text))
-        graph = view.graph(query.allowed) if arm == "graph" else None
-        if graph is None:
+        snapshot = view.graph(query.allowed) if arm == "graph" else None
+        if snapshot is None:
             return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
+        graph = MentionGraph(snapshot, view.mentions, query.allowed) if view.has_names() else snapshot
         seeds = view.search("bm25", query, k=4 * question.k)
         hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 
