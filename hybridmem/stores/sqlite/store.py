@@ -19,7 +19,7 @@ from hybridmem.filters.sql import SQL, to_sql
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
-from hybridmem.stores.sql.validation import check_namespace, check_view
+from hybridmem.stores.sql.validation import check_namespace, check_view, clock_seconds
 from hybridmem.stores.sqlite import maintenance
 from hybridmem.stores.sqlite.connection import Pool, Synchronous
 from hybridmem.stores.sqlite.errors import explain, translated
@@ -75,7 +75,7 @@ class SQLiteStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
         """A write transaction and its log."""
         with translated(self.path), self.pool.write() as conn:
-            log = Log(conn, now=self._clock())
+            log = Log(conn, now=clock_seconds(self._clock))
             yield log
             log.finish()
 
