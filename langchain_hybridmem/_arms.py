@@ -177,8 +177,18 @@ def _keywords_of(runnable: Any) -> frozenset[str]:
     if _is(runnable, VectorStoreRetriever):
         return frozenset({"k", "filter"})
     if _is(runnable, BaseRetriever):
-        return _KEYWORDS & inspect.signature(runnable._get_relevant_documents).parameters.keys()  # noqa: SLF001
+        return frozenset(_KEYWORDS & _parameters(type(runnable)))
     return frozenset()
+
+
+def _parameters(cls: type) -> set[str]:
+    """The parameters of a retriever's search; where it passes on `**kwargs` to one of ours, also those of ours."""
+    parameters = inspect.signature(cls._get_relevant_documents).parameters  # type: ignore[attr-defined]
+    names = set(parameters)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        ours = next((base for base in cls.__mro__ if base.__module__.partition(".")[0] == _OURS), None)
+        names |= _parameters(ours) if ours not in (None, cls) else set()
+    return names
 
 
 def _blocks(runnable: Any) -> bool:

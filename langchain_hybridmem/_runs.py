@@ -102,7 +102,7 @@ class SearchRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
     ) -> list[Document]:
-        if not _sync_search_is_newer(type(self)):
+        if not _overrides_search(type(self)):
             return await self._asearch(query, run_manager, **kwargs)
         if self._new_arg_supported and run_manager is not None:
             kwargs["run_manager"] = run_manager.get_sync()
@@ -114,10 +114,10 @@ class SearchRetriever(BaseRetriever):
         raise NotImplementedError
 
 
-def _sync_search_is_newer(cls: type) -> bool:
-    """Whether a user's subclass overrides the sync search and no class after it the async one."""
+def _overrides_search(cls: type) -> bool:
+    """Whether a user's subclass overrides the sync search, which LangChain's async default would call too."""
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == __package__ or "_aget_relevant_documents" in vars(base):
+        if base.__module__.partition(".")[0] == __package__:
             return False
         if "_get_relevant_documents" in vars(base):
             return True

@@ -87,8 +87,9 @@ def _mmr(keywords: dict[str, Any]) -> dict[str, Any]:
 
 def _candidates(keywords: dict[str, Any]) -> dict[str, Any]:
     """The plain search whose hits include all documents that MMR or a threshold can choose."""
-    plain = {name: value for name, value in keywords.items() if name not in ("lambda_mult", "score_threshold")}
-    return {**plain, "k": max(plain.pop("fetch_k", 20), plain["k"])}
+    chosen = ("k", "fetch_k", "lambda_mult", "score_threshold")
+    plain = {name: value for name, value in keywords.items() if name not in chosen}
+    return {**plain, "k": max(keywords.get("fetch_k", 20), keywords["k"])}
 
 
 def _with_scores(documents: Sequence[Document], scored: Scored) -> Scored:

@@ -46,7 +46,7 @@ class SearchRetriever(BaseRetriever):
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Search on the event loop; a subclass that overrides only `_retrieve` gets that, in a thread."""
-        if _sync_search_is_newer(type(self)):
+        if _overrides_search(type(self)):
             return await in_thread(lambda: self._retrieve(query_bundle))
         return await self._asearch(query_bundle)
 
@@ -75,10 +75,10 @@ class SearchRetriever(BaseRetriever):
         return settings
 
 
-def _sync_search_is_newer(cls: type) -> bool:
-    """Whether a user's subclass overrides the sync search and no class after it the async one."""
+def _overrides_search(cls: type) -> bool:
+    """Whether a user's subclass overrides `_retrieve`, which LlamaIndex's async default would call too."""
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == __package__ or "_aretrieve" in vars(base):
+        if base.__module__.partition(".")[0] == __package__:
             return False
         if "_retrieve" in vars(base):
             return True

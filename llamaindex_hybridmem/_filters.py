@@ -40,8 +40,13 @@ _BACK = {
 
 _NO_METADATA = ("id", "text", "source_id")
 """Fields of a node outside its metadata, which stores' filters cannot name."""
-_TRANSLATED = {"SimpleVectorStore", "ChromaVectorStore", "QdrantVectorStore", "PGVectorStore"}
-"""Stores whose evaluation of plain comparisons we know."""
+_TRANSLATED: Mapping[str, frozenset[str]] = {
+    "SimpleVectorStore": frozenset(_BACK),
+    "ChromaVectorStore": frozenset(_BACK),
+    "QdrantVectorStore": frozenset(_BACK) - {"$ne", "$nin"},  # for these it leaves out nodes that lack the field
+    "PGVectorStore": frozenset(_BACK) - {"$ne", "$nin"},
+}
+"""Stores, and the comparisons that they evaluate as we do."""
 _WITHOUT_FILTERS = {"FaissVectorStore", "FaissMapVectorStore"}
 """Stores that raise an error for any filter."""
 
@@ -144,6 +149,14 @@ def store_filters(
     names = {cls.__name__ for cls in type(vector_store).__mro__}
     if names & _WITHOUT_FILTERS:
         return None, False
+    known = next((_TRANSLATED[name] for name in names if name in _TRANSLATED), None)
     if given is not None:
-        return given, bool(names & _TRANSLATED)
-    return (to_metadata_filters(filter) if names & _TRANSLATED else None), False
+        return given, known is not None
+    handed = None if known is None else to_metadata_filters(filter)
+    if handed is None or known is None or not all(_operator(test) in known for test in handed.filters):
+        return None, False
+    return handed, False
+
+
+def _operator(test: MetadataFilter | MetadataFilters) -> str:
+    return _OPERATORS[test.operator] if isinstance(test, MetadataFilter) else ""

@@ -22,7 +22,9 @@ METAPHORS = {
 }  # fmt: skip
 ACROSS = {
     "docs/test_blocks.py": "code blocks of the pages in docs/",
+    "docs/test_first_steps.py": "the quick starts, followed as written",
     "docs/test_site.py": "the docs site and its reference",
+    "docs/test_types.py": "pyright and mypy over the code blocks",
     "langchain_hybridmem/test_imports.py": "import cost and public names of the package",
     "langchain_hybridmem/test_standard.py": "LangChain's own standard tests",
     "llamaindex_hybridmem/test_engines.py": "query and chat engines of LlamaIndex over our retrievers",

@@ -88,8 +88,12 @@ class Store(Protocol):
         vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
+
+        With `unless_duplicate` a memory whose normalized text and thread are already stored is not written, and the
+        id of the stored one is returned.
 
         `supersedes` hides the named memory. `vectors` has one vector (or None) for each memory, or is a function that
         makes them after the memories are validated and before a lock is taken.
@@ -101,6 +105,23 @@ class Store(Protocol):
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int: ...
+    def erase_namespace(self, namespace: str, /) -> int: ...
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a stored one with the same normalized text and thread, or None."""
+        ...
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
+        ...
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete the memories whose `expires_at` has passed; return how many."""
+        ...
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired memories that are not erased, whether or not they are deleted."""
+        ...
+
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None: ...
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int: ...
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...

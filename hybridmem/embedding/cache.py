@@ -25,6 +25,10 @@ class VectorCache:
         self._rows: OrderedDict[bytes, Vector] = OrderedDict()
         self._lock = guard(Lock())
 
+    def __reduce__(self) -> tuple[type[VectorCache], tuple[int]]:
+        """Copies and pickles start empty."""
+        return VectorCache, (self.size,)
+
     def get(self, key: bytes) -> Vector | None:
         """The vector of a text key, or None."""
         with self._lock:

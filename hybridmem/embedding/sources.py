@@ -6,6 +6,7 @@ import dis
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from hybridmem.errors import ConfigError
@@ -73,11 +74,11 @@ def _chroma(obj: Any) -> Source:
     model = next((config[key] for key in _MODEL_KEYS if config.get(key)), None) if isinstance(config, dict) else None
     label = name if isinstance(name, str) else type(obj).__name__
     ask = obj.embed_query if hasattr(obj, "embed_query") else obj
-    return Source(f"chroma:{label}:{model}" if model else f"chroma:{label}", obj, lambda text: ask([text])[0])
+    return Source(f"chroma:{label}:{model}" if model else f"chroma:{label}", obj, partial(_one, ask))
 
 
 def _encoder(obj: Any) -> Source:
-    return Source(_named("encoder", obj), obj.encode, lambda text: obj.encode([text])[0])
+    return Source(_named("encoder", obj), obj.encode, partial(_one, obj.encode))
 
 
 def _function(obj: Any) -> Source:
@@ -85,10 +86,14 @@ def _function(obj: Any) -> Source:
     if inspect.iscoroutinefunction(call):
         raise ConfigError(f"the embedding function {obj!r} is async: give a plain function texts -> vectors")
     # A function has no identity that survives a restart; only its dimension can be compared.
-    return Source("callable", obj, lambda text: next(iter(obj([text]))))
+    return Source("callable", obj, partial(_one, obj))
 
 
 _MODEL_KEYS = ("model_name", "model", "model_id", "repo_id", "deployment", "model_name_or_path")
+
+
+def _one(embed: Callable[[list[str]], Any], text: str) -> Any:
+    return next(iter(embed([text])))
 
 
 def _named(family: str, obj: Any) -> str:

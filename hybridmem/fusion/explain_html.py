@@ -40,7 +40,7 @@ font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max
 .hm-result{display:grid;grid-template-columns:24px minmax(0,1fr) auto;gap:0 10px;padding:9px 0;
 border-top:1px solid var(--hair)}
 .hm-rank{font-weight:650;text-align:right}
-.hm-said{overflow-wrap:anywhere}
+.hm-body{overflow-wrap:anywhere}
 .hm-key{font:12px ui-monospace,monospace;color:var(--dim);overflow-wrap:anywhere}
 .hm-score{font-variant-numeric:tabular-nums}
 .hm-bar{grid-column:2/-1;display:flex;gap:1px;height:9px;margin:6px 0 2px;border-radius:3px;
@@ -157,10 +157,10 @@ def _body(explanation: Explanation) -> str:
         f"<span>{_swatch(name, colours, loss=name not in gains)}{_safe(name)}</span>" for name in dict(values)
     )
     results = f'<div class="hm-legend">{legend}</div><ol>{rows}</ol>' if rows else "<p>No results.</p>"
-    lost = {**explanation.gated, **explanation.dropped}
-    items = "".join(f"<li>{_safe(f'{key}: {why}')}</li>" for key, why in lost.items())
-    more = f'<details><summary>left out: {len(lost)}</summary><ul class="hm-left">{items}</ul></details>'
-    return results + (more if lost else "")
+    reasons = {**explanation.gated, **explanation.dropped}
+    items = "".join(f"<li>{_safe(f'{key}: {why}')}</li>" for key, why in reasons.items())
+    more = f'<details><summary>left out: {len(reasons)}</summary><ul class="hm-left">{items}</ul></details>'
+    return results + (more if reasons else "")
 
 
 def _result(receipt: Receipt, text: str, colours: Mapping[str, int], top: float) -> str:
@@ -171,10 +171,10 @@ def _result(receipt: Receipt, text: str, colours: Mapping[str, int], top: float)
         for part in parts
     )
     weak = "<p>Nothing passed the gate: this is the list of the fallback arm.</p>" if receipt.degraded else ""
-    said = f"{_safe(text)}<br>" if text else ""
+    body = f"{_safe(text)}<br>" if text else ""
     return (
         f'<li class="hm-result"><span class="hm-rank">{receipt.rank}</span>'
-        f'<span class="hm-said">{said}<span class="hm-key">{_safe(receipt.key)}</span></span>'
+        f'<span class="hm-body">{body}<span class="hm-key">{_safe(receipt.key)}</span></span>'
         f'<span class="hm-score">{receipt.score:.3f}</span>{_bar(parts, colours, top)}'
         f'<details><summary>receipt</summary><ul class="hm-parts">{lines}</ul>{weak}</details></li>'
     )
@@ -191,9 +191,9 @@ def _bar(parts: Sequence[Part], colours: Mapping[str, int], top: float) -> str:
         for part in parts
         if part.value > 0
     )
-    lost = "; ".join(f"{part.name} {part.value:+.3f}: {part.text}" for part in parts if part.value < 0)
+    losses = "; ".join(f"{part.name} {part.value:+.3f}: {part.text}" for part in parts if part.value < 0)
     if loss > 0:
-        pieces += f'<i class="hm-minus" style="width:{100 * loss / top:.2f}%" title="{_safe(lost)}"></i>'
+        pieces += f'<i class="hm-minus" style="width:{100 * loss / top:.2f}%" title="{_safe(losses)}"></i>'
     return f'<span class="hm-bar">{pieces}</span>'
 
 
@@ -222,7 +222,7 @@ def _drawing(explanation: Explanation) -> str:
         for receipt in explanation.receipts
         if (best := min(receipt.arms, key=lambda share: share.rank, default=None)) is not None
     }
-    seeds = dict.fromkeys(won.path[0] for won in activations.values())
+    seeds = dict.fromkeys(activation.path[0] for activation in activations.values())
     svg = neighbourhood_svg(list(seeds), activations, labels=explanation.texts, notes=notes)
     return f"<section><h2>Activated neighbourhood</h2>{svg}</section>"
 
@@ -241,8 +241,8 @@ class _Forest:
     links: dict[str, _Link] = field(default_factory=dict)
     keys: dict[str, None] = field(default_factory=dict)
 
-    def add(self, won: Activation) -> None:
-        nodes, labels = won.path[::2], won.path[1::2]
+    def add(self, activation: Activation) -> None:
+        nodes, labels = activation.path[::2], activation.path[1::2]
         self.keys.update(dict.fromkeys(nodes))
         for parent, label, child in zip(nodes, labels, nodes[1:], strict=False):
             if child not in self.links and not self._descends(parent, child):
@@ -287,16 +287,16 @@ def neighbourhood_svg(
     values = seeds if isinstance(seeds, Mapping) else dict.fromkeys(seeds, None)
     ranked = sorted(activations.items(), key=lambda item: (-item[1].value, item[0]))
     forest = _Forest()
-    starts = {won.path[0] for _, won in ranked[:most]}
+    starts = {activation.path[0] for _, activation in ranked[:most]}
     forest.keys.update(dict.fromkeys(seed for seed in values if seed in starts))
-    for _, won in ranked[:most]:
-        forest.add(won)
+    for _, activation in ranked[:most]:
+        forest.add(activation)
     rows = forest.rows()
     reported = dict(notes or {})
     for key, value in values.items():
         reported.setdefault(key, "seed" if value is None else f"seed {value:.3g}")
-    for key, won in ranked:
-        reported[key] = ", ".join(filter(None, (reported.get(key), f"+{won.value:.3g}")))
+    for key, activation in ranked:
+        reported[key] = ", ".join(filter(None, (reported.get(key), f"+{activation.value:.3g}")))
     height = max(1, len(rows)) * _ROW + 2 * _MARGIN
     place = {
         key: (_MARGIN + min(depth, _DEEPEST) * _INDENT, _MARGIN + row * _ROW) for row, (key, depth) in enumerate(rows)

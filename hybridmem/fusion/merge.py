@@ -67,11 +67,18 @@ def weighted_rrf(
 def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
     """The sum of each key's shares over the lists, in the order of best rank, then key.
 
-    A stable sort by score then breaks ties in that order. Sums use `math.fsum`, so the order of the lists cannot
-    change a score.
+    A stable sort by score then breaks ties in that order. Sums of more than two shares use `math.fsum`, so the order of
+    the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    return {key: math.fsum([m[key] for m in maps if key in m]) for key in _by_best_rank(columns)}
+    order = _by_best_rank(columns)
+    if len(maps) > 2:  # noqa: PLR2004
+        return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
+    totals = dict.fromkeys(order, 0.0)
+    for places in maps:
+        for key, share in places.items():
+            totals[key] += share
+    return totals
 
 
 def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
@@ -93,8 +100,13 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
     """Distinct keys by their best rank in any list, then by key."""
-    levels = zip_longest(*columns)
-    return list(dict.fromkeys(chain.from_iterable(sorted(k for k in level if k is not None) for level in levels)))
+    shared = min(map(len, columns), default=0)
+    levels = map(sorted, zip(*columns))  # noqa: B905  the rest of the longer lists follows
+    rest = (
+        sorted(key for key in level if key is not None)
+        for level in zip_longest(*[column[shared:] for column in columns])
+    )
+    return list(dict.fromkeys(chain.from_iterable(chain(levels, rest))))
 
 
 @lru_cache(maxsize=512)

@@ -53,3 +53,10 @@ class MemoryBase:
     def _view(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
         validation.flag("superseded", superseded)
         return View(self._namespace, validation.as_of(as_of), superseded)
+
+    def _current(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
+        """The view, after expired memories have been removed from it."""
+        view = self._view(as_of, superseded=superseded)
+        if view.as_of is None:
+            self._engine.expiry.apply(view.namespace)
+        return view

@@ -32,6 +32,7 @@ from hybridmem.indexes.graph.explain import explain_arm
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded
+from hybridmem.memory.expiry import Expiry, has_expired
 from hybridmem.memory.health import Health, Observation, measure
 from hybridmem.memory.question import Answer, Question, complete, hidden, listed
 from hybridmem.memory.results import EntryReader, Result
@@ -70,6 +71,7 @@ class Engine:
         self._filter_ids = store.lazy_ids if isinstance(store, SupportsLazyFilter) else store.ids
         self._in_thread = store.in_thread if isinstance(store, SupportsBoundedThreads) else in_thread
         self._latencies: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
+        self.expiry = Expiry(store, clock)
         self.latency = Latency()
         """Duration of a whole search."""
         self._lock = guard(threading.Lock())
@@ -95,7 +97,9 @@ class Engine:
     # --- search views
 
     def search_view(self, view: View) -> SearchView:
-        """The indexes of a view, up to date with the store."""
+        """The indexes of a view, up to date with the store; expired memories are removed first."""
+        if view.as_of is None:
+            self.expiry.apply(view.namespace)
         with self._lock:
             kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
             found = kept.get(view)
@@ -255,10 +259,15 @@ class Engine:
         view: View,
         explain: Callable[[], Explanation] | None = None,
     ) -> list[Result]:
-        """Results for ids, in order; a memory that was removed meanwhile is left out."""
+        """Results for ids, in order; a memory that was removed or has expired meanwhile is left out."""
         memories = self.store.get(ids, view=view)
+        now = self.clock() if view.as_of is None else view.as_of
         rows = zip(ids, scores, memories, strict=True)
-        return [Result(key, score, memory, explain) for key, score, memory in rows if memory is not None]
+        return [
+            Result(key, score, memory, explain)
+            for key, score, memory in rows
+            if memory is not None and not has_expired(memory, now)
+        ]
 
     def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
         """Results of one arm with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
@@ -349,5 +358,5 @@ class Engine:
             lists=answer.lists if self.embedder is not None else [*answer.lists, _NO_VECTORS],
             shown=scores,
             texts=texts,
-            hidden=lambda key: hidden(self.store, key, question),
+            hidden=lambda key: hidden(self.store, key, question, answer.now),
         )

@@ -7,6 +7,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,18 @@ def pick_embedder(given: Any) -> Embedder | None:
         return as_embedder(given)
     try:
         return as_embedder("local")
-    except MissingExtraError as error:
-        log.info("no embedder, so only BM25 and graph search: pass embedder=, or install the local one (%s)", error)
+    except MissingExtraError:
+        _warn_no_embedder()
         return None
+
+
+@cache
+def _warn_no_embedder() -> None:
+    """Say once per process that nothing searches by meaning; Python prints warnings of loggers on stderr."""
+    log.warning(
+        "hybridmem has no embedder: only BM25 and graph search. For search by meaning run "
+        "pip install 'hybridmem[local]' (offline) or pass embedder=…; embedder=None turns this message off."
+    )
 
 
 def open_engine(

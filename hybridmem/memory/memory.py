@@ -147,7 +147,7 @@ class HybridMemory(MemoryWriting):
         await self.aclose()
 
     def __len__(self) -> int:
-        return self.store.count(view=self._view())
+        return self.store.count(view=self._current())
 
     def __bool__(self) -> bool:
         """True, also when it is empty, so that `if memory:` tests for None."""
@@ -174,6 +174,10 @@ class HybridMemory(MemoryWriting):
     asearch_arm = _async_twin(MemoryWriting.search_arm)
     anearest = _async_twin(MemoryWriting.nearest)
     ahealth = _async_twin(MemoryWriting.health)
+    anamespaces = _async_twin(MemoryWriting.namespaces)
+    astats = _async_twin(MemoryWriting.stats)
+    aclear = _async_twin(MemoryWriting.clear)
+    asweep = _async_twin(MemoryWriting.sweep)
     acheck = _async_twin(MemoryWriting.check)
     abackup = _async_twin(MemoryWriting.backup)
     areindex = _async_twin(reindex)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
 from hybridmem.core.types import ArmList, Graph, Hits, Ranking
 from hybridmem.fusion.recipe import Fusion
+from hybridmem.memory.expiry import has_expired
 
 __all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed"]
 
@@ -62,7 +63,7 @@ def complete(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> dic
     return result
 
 
-def hidden(store: Store, key: str, question: Question) -> str | None:
+def hidden(store: Store, key: str, question: Question, now: float) -> str | None:
     """Why a memory is not searched at all; None if it is. Nothing is said about other namespaces."""
     view = question.view
     versions = store.history(key, namespace=view.namespace)
@@ -70,6 +71,8 @@ def hidden(store: Store, key: str, question: Question) -> str | None:
         versions = [version for version in versions if version.at <= view.as_of]
     if not versions:
         return "there is no such memory" + ("" if view.as_of is None else " at that time")
+    if has_expired(versions[-1].memory, now if view.as_of is None else view.as_of):
+        return "it has expired"
     if versions[-1].deleted:
         return "it was forgotten"
     if versions[-1].memory.status == "superseded" and not view.superseded:

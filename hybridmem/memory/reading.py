@@ -24,7 +24,7 @@ from hybridmem.memory.base import MemoryBase
 from hybridmem.memory.confidence import check_confidence
 from hybridmem.memory.health import Health
 from hybridmem.memory.question import Question, RecipeLike
-from hybridmem.memory.results import Result
+from hybridmem.memory.results import MemoryStats, Result
 
 __all__ = ["MemoryReading"]
 
@@ -40,7 +40,7 @@ class MemoryReading(MemoryBase):
 
     def get(self, id: str, /, *, as_of: Time | None = None) -> Memory:
         """Return one memory, now or as of a time; NotFoundError when there is none."""
-        memory = self.store.get([id], view=self._view(as_of, superseded=True))[0]
+        memory = self.store.get([id], view=self._current(as_of, superseded=True))[0]
         if memory is None:
             raise NotFoundError(f"no memory {id!r} in namespace {self._namespace!r}")
         return memory
@@ -49,7 +49,7 @@ class MemoryReading(MemoryBase):
         self, *, filter: Filter | None = None, as_of: Time | None = None, superseded: bool = True
     ) -> Iterator[Memory]:
         """Iterate over the memories that match a filter, ordered by id, superseded ones included."""
-        return self.store.list(view=self._view(as_of, superseded=superseded), filter=filter)
+        return self.store.list(view=self._current(as_of, superseded=superseded), filter=filter)
 
     def history(self, id: str, /) -> Sequence[Version]:
         """Return every version of a memory, oldest first."""
@@ -220,6 +220,27 @@ class MemoryReading(MemoryBase):
             for query in validation.listed("queries", queries, "texts")
         ]
         return self._engine.health(questions, k=validation.k(self._k if k is None else k), recipe=self.recipe)
+
+    def namespaces(self) -> _list[str]:
+        """Return the namespaces of the store that hold at least one memory, sorted."""
+        return self.store.namespaces()
+
+    def stats(self) -> MemoryStats:
+        """Return counts of the memories of this namespace, and the embedder and arms that search them."""
+        view = self._current()
+        memories, kept = self.store.count(view=view), self.store.count(view=view._replace(superseded=True))
+        entries, embedder = self.store.entries(view=view), self.embedder
+        return MemoryStats(
+            namespace=self._namespace,
+            memories=memories,
+            superseded=kept - memories,
+            threads=len({entry.thread for entry in entries if entry.thread is not None}),
+            sources=len({entry.source_id for entry in entries if entry.source_id is not None}),
+            links=len(self.store.edges(view=view)),
+            expiring=sum(entry.expires_at is not None for entry in entries),
+            arms=self.arms,
+            embedder=None if embedder is None else embedder.name,
+        )
 
     def check(self) -> Sequence[str]:
         """Return a description of each problem of the store; empty when there is none."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from hybridmem.core.types import Entry, Memory
 from hybridmem.fusion.explain import Explanation, Receipt
 
-__all__ = ["EntryReader", "Result"]
+__all__ = ["EntryReader", "MemoryStats", "Result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,32 @@ class Result:
             "memory": self.memory.to_dict(),
             "receipt": None if receipt is None else receipt.to_dict(),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Counts of one namespace. `print(stats)` prints a line for each."""
+
+    namespace: str
+    memories: int
+    superseded: int
+    threads: int
+    sources: int
+    links: int
+    expiring: int
+    """Memories with an `expires_at` in the future."""
+    arms: tuple[str, ...]
+    embedder: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts as JSON-ready data."""
+        return {**asdict(self), "arms": list(self.arms)}
+
+    def __str__(self) -> str:
+        rows = {**asdict(self), "arms": ", ".join(self.arms)}
+        return "\n".join(
+            f"{name:<10} {value!r}" if name == "namespace" else f"{name:<10} {value}" for name, value in rows.items()
+        )
 
 
 _FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal
 
 from hybridmem.core import validation
 from hybridmem.core.inputs import UNSET, Content, as_memories, as_memory, given, with_changes
-from hybridmem.core.protocols import Progress, WriteConflict
+from hybridmem.core.protocols import Progress, View, WriteConflict
 from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
+from hybridmem.core.validation import clean
 from hybridmem.memory.embeddings import claim
 from hybridmem.memory.reading import MemoryReading
+from hybridmem.text.folding import text_digest
 
-__all__ = ["MemoryWriting"]
+__all__ = ["MemoryWriting", "OnDuplicate"]
+
+OnDuplicate = Literal["keep", "skip", "merge"]
+_list = list  # `MemoryReading.list` hides the builtin inside the class
+REINFORCEMENT = 0.1
+"""How much a merged duplicate strengthens the stored memory."""
 
 BATCH = 1_000
 """Memories embedded and written in one transaction; what progress has reported is on disk."""
@@ -48,8 +57,16 @@ class MemoryWriting(MemoryReading):
         event_at: Time | None = UNSET,
         expires_at: Time | None = UNSET,
         metadata: Mapping[str, Any] = UNSET,
+        ttl: float | timedelta | None = None,
+        on_duplicate: OnDuplicate = "keep",
     ) -> str:
-        """Add one memory and return its id. `content` is a text, a Memory or a dict; fields override its fields."""
+        """Add one memory and return its id. `content` is a text, a Memory or a dict; fields override its fields.
+
+        `ttl` is a lifetime in seconds or a timedelta; it sets `expires_at`. `on_duplicate` applies when the namespace
+        has a memory with the same normalized text and thread: "keep" both, "skip" this one, or "merge" it into the
+        stored one (tags, entities and metadata are united, the strength is reinforced). "skip" and "merge" return the
+        id of the stored memory.
+        """
         fields = given(
             id=id,
             title=title,
@@ -73,39 +90,90 @@ class MemoryWriting(MemoryReading):
             expires_at=expires_at,
             metadata=metadata,
         )
-        return self.add_many([as_memory(content, fields)])[0]
+        return self.add_many([as_memory(content, fields)], ttl=ttl, on_duplicate=on_duplicate)[0]
 
-    def add_many(self, contents: Iterable[Content], /, *, progress: Progress | None = None) -> list[str]:
+    def add_many(
+        self,
+        contents: Iterable[Content],
+        /,
+        *,
+        ttl: float | timedelta | None = None,
+        on_duplicate: OnDuplicate = "keep",
+        progress: Progress | None = None,
+    ) -> _list[str]:
         """Add many memories and return their ids; 1,000 per transaction.
 
         From 1,000 on they are indexed while they are added, and the indexes are saved, so that the next search has
         nothing to catch up with. `progress(done, total)` is called after each transaction.
+
+        `ttl` and `on_duplicate` as in `add`.
         """
+        validation.one_of("on_duplicate", on_duplicate, ("keep", "skip", "merge"))
+        lifetime = None if ttl is None else _lifetime(ttl)
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
         total = len(contents) if isinstance(contents, Sequence) else None
-        ids: list[str] = []
-        batch: list[Memory] = []
+        ids: _list[str] = []
+        batch: _list[Memory] = []
         for memory in as_memories(contents):
-            batch.append(memory)
+            expires = None if lifetime is None else from_epoch(self._engine.clock() + lifetime)
+            batch.append(memory if expires is None else replace(memory, expires_at=expires))
             if len(batch) >= BATCH:
-                ids += self._put(batch)
+                ids += self._add(batch, on_duplicate)
                 batch = []
                 self._engine.index(self._namespace)
                 if progress is not None:
                     progress(len(ids), total)
-        ids += self._put(batch)
+        ids += self._add(batch, on_duplicate)
         if len(ids) >= BATCH:
             self._engine.index(self._namespace, save=True)
         if progress is not None:
             progress(len(ids), total)
         return ids
 
-    def _put(self, batch: Sequence[Memory], *, base: Sequence[Memory] | None = None) -> list[str]:
+    def _add(self, batch: Sequence[Memory], on_duplicate: OnDuplicate) -> _list[str]:
+        if on_duplicate == "keep" or not batch:
+            return self._put(batch)
+        self._engine.expiry.apply(self._namespace)
+        stored = self.store.duplicates(batch, namespace=self._namespace)
+        keys = [(text_digest(clean(memory.text)), memory.thread) for memory in batch]
+        first = {key: place for place, key in reversed(_list(enumerate(keys)))}
+        new = [place for place, key in enumerate(keys) if stored[place] is None and first[key] == place]
+        written = self._put([batch[place] for place in new], unless_duplicate=True)
+        ids = dict(zip(new, written, strict=True))
+        result = [ids[first[key]] if other is None else other for key, other in zip(keys, stored, strict=True)]
+        if on_duplicate == "merge":
+            for place, id_ in enumerate(result):
+                if place not in ids:
+                    self._merge(id_, batch[place])
+        return result
+
+    def _merge(self, id: str, memory: Memory) -> None:
+        """Unite tags, entities and metadata of a memory with the stored one, and reinforce it."""
+        old = self.store.get([id], view=self._view(superseded=True))[0]
+        while old is not None:
+            changes = {
+                "tags": dict.fromkeys([*old.tags, *memory.tags]),
+                "entities": dict.fromkeys([*old.entities, *memory.entities]),
+                "metadata": {**old.metadata, **memory.metadata},
+                "strength": min(1.0, old.strength + REINFORCEMENT),
+            }
+            old = self._replace(old, changes, embed=False)
+
+    def _put(
+        self,
+        batch: Sequence[Memory],
+        *,
+        base: Sequence[Memory] | None = None,
+        embed: bool = True,
+        unless_duplicate: bool = False,
+    ) -> _list[str]:
         if not batch:
             return []
-        vectors = None if self.embedder is None else self._embed
-        return self.store.put(batch, namespace=self._namespace, vectors=vectors, base=base)
+        vectors = self._embed if embed and self.embedder is not None else None
+        return self.store.put(
+            batch, namespace=self._namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+        )
 
     def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
         """The vectors of memories that the store has validated."""
@@ -172,10 +240,10 @@ class MemoryWriting(MemoryReading):
             old = self._replace(old, changes)
         return self.get(id)
 
-    def _replace(self, old: Memory, changes: Mapping[str, Any]) -> Memory | None:
+    def _replace(self, old: Memory, changes: Mapping[str, Any], *, embed: bool = True) -> Memory | None:
         """Write a memory with changes; if it changed since it was read, write nothing and return the current one."""
         try:
-            self._put([with_changes(old, changes)], base=[old])
+            self._put([with_changes(old, changes)], base=[old], embed=embed)
         except WriteConflict as conflict:
             return conflict.current
         return None
@@ -184,9 +252,33 @@ class MemoryWriting(MemoryReading):
         """Remove memories from every search and keep them in the history; return how many there were."""
         return self.store.delete(ids, namespace=self._namespace)
 
-    def erase(self, *ids: str) -> int:
-        """Remove memories with all their versions and vectors permanently; return how many there were."""
-        return self.store.erase(ids, namespace=self._namespace)
+    def erase(self, *ids: str, namespace: str | None = None) -> int:
+        """Remove memories with all their versions and vectors permanently; return how many there were.
+
+        With `namespace` and no ids it removes everything that was ever stored in that namespace.
+        """
+        name = self._namespace if namespace is None else validation.namespace(namespace)
+        if namespace is None or ids:
+            return self.store.erase(ids, namespace=name)
+        return self.store.erase_namespace(name)
+
+    def clear(self, namespace: str | None = None) -> int:
+        """Forget every memory of a namespace (default: this one) and return how many there were."""
+        name = self._namespace if namespace is None else validation.namespace(namespace)
+        return self.store.delete(sorted(self.store.ids(view=View(name, superseded=True))), namespace=name)
+
+    def sweep(self, *, erase: bool = False) -> int:
+        """Remove expired memories from the store, with `erase` also from the history; return how many there were.
+
+        Searches ignore expired memories without it. A sweep removes their notes from a Markdown folder, and with
+        `erase` their texts from the file.
+        """
+        validation.flag("erase", erase)
+        ids = self.store.expired(now=self._engine.clock(), namespace=self._namespace)
+        if erase:
+            return self.store.erase(ids, namespace=self._namespace)
+        self.store.delete(ids, namespace=self._namespace)
+        return len(ids)
 
     def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:
         """Link two memories, so that finding one activates the other; `contradicts` weakens the weaker of the two."""
@@ -204,3 +296,9 @@ class MemoryWriting(MemoryReading):
         """Multiply strengths by exp(−0.01 · days), once for each elapsed day; return how many memories changed."""
         when = None if now is None else from_epoch(validation.time("now", now))
         return self.store.decay(namespace=self._namespace, now=when)
+
+
+def _lifetime(ttl: float | timedelta) -> float:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    validation.number("ttl", seconds, "seconds above 0, or a timedelta", low=0, above=True)
+    return float(seconds)

@@ -32,6 +32,8 @@ TimeOption = datetime | date | str | float | None
 MEMORY_ARMS = ("bm25", "vector")
 """The arms that a memory's recipe may name, also where the memory has no embedder yet."""
 
+_MODES_OF_LLAMAINDEX = {"reciprocal_rerank": "rrf", "relative_score": "relative", "dist_based_score": "distribution"}
+"""The names of LlamaIndex's modes, and ours."""
 STARTING_FLOORS = {"bm25": 1.0, "vector": 0.5}
 
 
@@ -57,6 +59,8 @@ def make_recipe(
     >>> make_recipe(half_life=30, dedup=True).boost
     HalfLife(half_life=30, strength=1.0, field='updated_at', max_shift=None)
     """
+    if mode in _MODES_OF_LLAMAINDEX:
+        raise ConfigError(f"mode = {mode!r} is not allowed: use {_MODES_OF_LLAMAINDEX[mode]!r}")
     base = Fusion() if recipe is None else load_recipe(recipe)
     try:
         parts: dict[str, Any] = {

@@ -118,6 +118,14 @@ class MemoryTextCorpus(TextCorpus):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: everything but the lock."""
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"} | {"_rows": dict(self._rows)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=guard(Lock()))
+
     def _store(self, rows: Sequence[TextItem], vectors: Sequence[Vector]) -> None:
         with self._lock:
             for row, vector in zip(rows, vectors, strict=True):

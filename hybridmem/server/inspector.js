@@ -3,7 +3,7 @@
 
 const state = {query: "", k: 8, filter: "", asOf: "", namespace: null, changes: {}, base: null, open: null};
 const LARGEST = 3.5e6;
-let start = null, shown = null, baseRanks = null, baseValues = {}, latest = 0, timer = 0;
+let start = null, current = null, baseRanks = null, baseValues = {}, latest = 0, timer = 0;
 let cases = [], measured = [], baseFigures = null, caseTurn = 0, currentCase = -1;
 
 function toast(text) {
@@ -19,16 +19,21 @@ async function call(action, body) {
     const reply = await fetch("api/" + action, {method: "POST", body: JSON.stringify(body), signal: stop.signal});
     const data = await reply.json();
     if (!reply.ok) throw new Error(data.error || reply.statusText);
-    $("error").hidden = true;
+    if (fail.action === action || fail.action === "network") $("error").hidden = true;
     return data;
   } catch (error) {
     const gone = error.name === "AbortError" || error instanceof TypeError;
-    fail(gone ? "The inspector does not answer. Is it still running?" : error.message);
+    fail(gone ? "The inspector does not answer. Is it still running?" : error.message, gone ? "network" : action);
     return null;
   } finally { clearTimeout(late); }
 }
 
-function fail(text) { $("error").textContent = text; $("error").hidden = false; }
+/* Shows an error until the same action succeeds, another question is typed, or it is clicked. */
+function fail(text, action = "") {
+  fail.action = action;
+  $("error").textContent = text;
+  $("error").hidden = false;
+}
 
 /* --- state and URL */
 
@@ -78,8 +83,8 @@ async function search() {
   const turn = ++latest;
   clearTimeout(timer);
   writeUrl();
-  if (!state.query.trim()) { shown = null; render(); return; }
-  if (filterValue() === undefined) { fail('The filter is not JSON. Example: {"tags": {"$contains": "home"}}'); return; }
+  if (!state.query.trim()) { current = null; render(); return; }
+  if (filterValue() === undefined) { fail('The filter is not JSON. Example: {"tags": {"$contains": "home"}}', "search"); return; }
   const body = request();
   $("status").textContent = "…";
   const changed = Object.keys(state.changes).length > 0;
@@ -92,7 +97,7 @@ async function search() {
   const answer = await call("search", body);
   if (turn !== latest) return;
   if (answer === null) { $("status").textContent = ""; return; }
-  shown = {...answer, id, words: new Set(answer.words)};
+  current = {...answer, id, words: new Set(answer.words)};
   if (!changed) baseRanks = {id, of: new Map(answer.results.map(one => [one.key, one.rank]))};
   render();
   if (state.open) explain(state.open, {quiet: true});
@@ -252,7 +257,8 @@ async function openCase(n) {
 
 function listen() {
   $("ask").addEventListener("submit", event => { event.preventDefault(); search(); });
-  $("query").addEventListener("input", () => { state.query = $("query").value; state.open = null; closeDetail(); soon(120); });
+  $("error").addEventListener("click", () => { $("error").hidden = true; });
+  $("query").addEventListener("input", () => { $("error").hidden = true; state.query = $("query").value; state.open = null; closeDetail(); soon(120); });
   $("k").addEventListener("input", () => { const k = parseInt($("k").value, 10); if (k >= 1 && k <= 100) { state.k = k; baseFigures = null; recipeChanged(); } });
   $("filter").addEventListener("input", () => { state.filter = $("filter").value; soon(250); });
   $("as-of").addEventListener("input", () => { state.asOf = $("as-of").value; soon(); });
@@ -268,7 +274,7 @@ function listen() {
   });
   $("load-cases").addEventListener("change", async event => { const [file] = event.target.files; if (file) await loadCases(file); event.target.value = ""; });
   $("only-failing").addEventListener("change", drawCases);
-  $("cases-close").addEventListener("click", () => { cases = []; currentCase = -1; $("cases").hidden = true; $("figures").hidden = true; $("app").classList.remove("with-cases"); if (shown) render(); });
+  $("cases-close").addEventListener("click", () => { cases = []; currentCase = -1; $("cases").hidden = true; $("figures").hidden = true; $("app").classList.remove("with-cases"); if (current) render(); });
   const over = event => { const row = event.target.closest && event.target.closest(".row"); point(row ? row.dataset.key : null); };
   const columns = $("columns");
   columns.addEventListener("mouseover", event => { over(event); const piece = event.target.closest(".bar i"); tip(piece, event.clientX, event.clientY); });
@@ -277,7 +283,7 @@ function listen() {
   columns.addEventListener("scroll", clearWires, true);
   columns.addEventListener("click", event => { const row = event.target.closest(".row"); if (row) explain(row.dataset.key); });
   columns.addEventListener("keydown", event => { const row = event.target.closest(".row"); if (row) arrows(event, row); });
-  addEventListener("resize", () => { clearWires(); if (shown) render(); });
+  addEventListener("resize", () => { clearWires(); if (current) render(); });
   addEventListener("keydown", event => {
     if (event.key === "Escape" && !$("detail").hidden) { const key = state.open; closeDetail(); const row = document.querySelector(`.row[data-key="${CSS.escape(key || "")}"]`); if (row) row.focus(); }
     if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("query").focus(); $("query").select(); }

@@ -56,7 +56,7 @@ _HEADERS = {
 class Inspector:
     """Serves the page on the loopback address, behind a random token in its URL; a context manager.
 
-    `shown` is a HybridMemory, or a FusionRetriever of LangChain or LlamaIndex. The page shows the memory's own
+    `target` is a HybridMemory, or a FusionRetriever of LangChain or LlamaIndex. The page shows the memory's own
     namespace, and those of `namespaces`.
 
     >>> from hybridmem import HybridMemory
@@ -65,8 +65,8 @@ class Inspector:
     True
     """
 
-    def __init__(self, shown: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
-        self._source = source_of(shown, namespaces)
+    def __init__(self, target: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
+        self._source = source_of(target, namespaces)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((LOOPBACK, port), _handler(self))
@@ -122,7 +122,7 @@ class Inspector:
             "results": _results(explained),
             "texts": texts,
             "words": matching_words(query.text, texts.values()),
-            "paths": {key: list(won.path) for key, won in explained.activations.items()},
+            "paths": {key: list(activation.path) for key, activation in explained.activations.items()},
             "groups": control_groups(query.recipe, self._source.arms),
             "milliseconds": round(1000 * took, 1),
         }
@@ -215,11 +215,13 @@ class Inspector:
 
 def _arms(explained: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
     """Every arm with its list, its summary, and why a hit of it is not a result."""
-    lost = {**explained.gated, **explained.dropped}
+    reasons = {**explained.gated, **explained.dropped}
     rows = []
     for name in names:
         hits = explained.hits.get(name, ())
-        listed = [{"key": hit.key, "score": _finite(hit.score), "lost": lost.get(hit.key)} for hit in hits[:ARM_ROWS]]
+        listed = [
+            {"key": hit.key, "score": _finite(hit.score), "reason": reasons.get(hit.key)} for hit in hits[:ARM_ROWS]
+        ]
         rows.append({"name": name, "note": explained.arms.get(name, ""), "count": len(hits), "hits": listed})
     return rows
 

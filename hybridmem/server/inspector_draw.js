@@ -49,28 +49,28 @@ function highlighted(text, words) {
 function render() {
   const began = performance.now();
   clearWires();
-  $("welcome").hidden = shown !== null;
-  $("columns").hidden = shown === null;
-  if (shown === null) {
+  $("welcome").hidden = current !== null;
+  $("columns").hidden = current === null;
+  if (current === null) {
     $("status").textContent = "";
     closeDetail({keep: true});
     welcome();
     return;
   }
   const before = tops();
-  const places = new Map(shown.results.map(one => [one.key, one.rank]));
+  const places = new Map(current.results.map(one => [one.key, one.rank]));
   const columns = $("columns"), scrolled = [...columns.querySelectorAll(".rows")].map(list => list.scrollTop);
   const focused = columns.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
   const column = focused ? [...columns.children].indexOf(focused.closest(".column")) : -1;
-  columns.classList.toggle("many", shown.arms.length > 3);
-  columns.replaceChildren(...shown.arms.map(arm => armColumn(arm, places)), fusedColumn());
-  columns.style.setProperty("--arms", shown.arms.length);
+  columns.classList.toggle("many", current.arms.length > 3);
+  columns.replaceChildren(...current.arms.map(arm => armColumn(arm, places)), fusedColumn());
+  columns.style.setProperty("--arms", current.arms.length);
   columns.querySelectorAll(".rows").forEach((list, n) => { list.scrollTop = scrolled[n] || 0; });
   glide(before);
   if (focused) focusRow(columns.children[column], focused.dataset.key);
   markOpen();
-  $("status").textContent = `${shown.results.length} results, ${shown.milliseconds} ms`;
-  drawGroups(shown.groups);
+  $("status").textContent = `${current.results.length} results, ${current.milliseconds} ms`;
+  drawGroups(current.groups);
   document.body.dataset.turn = latest;
   document.body.dataset.renderMs = (performance.now() - began).toFixed(1);
 }
@@ -91,7 +91,7 @@ const gold = () => currentCase >= 0 && cases[currentCase] && cases[currentCase].
 
 function armColumn(arm, places) {
   const box = paint(make("section", {class: "column arm", "data-arm": arm.name, "aria-label": `Arm ${arm.name}`}), arm.name);
-  const more = arm.count > arm.hits.length ? `, first ${arm.hits.length} shown` : "";
+  const more = arm.count > arm.hits.length ? `, first ${arm.hits.length} current` : "";
   box.append(make("header", {}, make("h2", {}, swatch(arm.name), arm.name), make("p", {text: (arm.note || "no hits") + more})));
   const rows = arm.hits.map((hit, n) => armRow(arm.name, hit, n + 1, places.get(hit.key)));
   box.append(rows.length ? make("ol", {class: "rows"}, ...rows) : make("p", {class: "none", text: "No hits."}));
@@ -100,11 +100,11 @@ function armColumn(arm, places) {
 }
 
 function armRow(arm, hit, rank, place) {
-  const text = shown.texts[hit.key] || hit.key;
-  const outcome = place ? `result ${place}` : `not a result: ${hit.lost || "ranked lower"}`;
+  const text = current.texts[hit.key] || hit.key;
+  const outcome = place ? `result ${place}` : `not a result: ${hit.reason || "ranked lower"}`;
   const row = make("button", {type: "button", class: "row" + (place ? "" : " lost") + (gold()[hit.key] ? " gold" : ""),
     "data-key": hit.key, "aria-label": `${arm} ${rank}, score ${precise(hit.score)}, ${outcome}: ${text}`},
-    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(text, shown.words)),
+    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(text, current.words)),
     make("span", {class: "number", text: hit.score === null ? "" : precise(hit.score)}),
     make("span", {class: "place", text: place ? place : "–"}));
   return make("li", {}, row);
@@ -112,12 +112,12 @@ function armRow(arm, hit, rank, place) {
 
 function fusedColumn() {
   const box = make("section", {class: "column fused", "aria-label": "Fused results"});
-  const parts = shown.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
-  const names = [...new Set([...shown.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
+  const parts = current.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
+  const names = [...new Set([...current.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
   const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
   box.append(make("header", {}, make("h2", {text: "fused"}), legend));
-  const most = Math.max(1e-9, ...shown.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
-  const rows = shown.results.map(one => make("li", {}, fusedRow(one, most)));
+  const most = Math.max(1e-9, ...current.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
+  const rows = current.results.map(one => make("li", {}, fusedRow(one, most)));
   box.append(rows.length ? make("ol", {class: "rows", id: "fused"}, ...rows) : make("p", {class: "none", text: "Nothing matches this question."}));
   roving(box);
   return box;
@@ -126,17 +126,17 @@ function fusedColumn() {
 const sum = numbers => numbers.reduce((total, number) => total + number, 0);
 
 function fusedRow(one, most) {
-  const text = shown.texts[one.key] || one.key, moved = move(one);
+  const text = current.texts[one.key] || one.key, moved = move(one);
   const said = one.parts.map(part => `${part[0]}: ${part[2]}`).join("; ");
   return make("button", {type: "button", class: "row" + (gold()[one.key] ? " gold" : ""), "data-key": one.key,
     "aria-label": `Result ${one.rank}, score ${precise(one.score)}${moved.say}: ${text}. ${said}`},
-    make("span", {class: "rank", text: one.rank}), make("span", {class: "text"}, ...highlighted(text, shown.words)),
+    make("span", {class: "rank", text: one.rank}), make("span", {class: "text"}, ...highlighted(text, current.words)),
     make("span", {class: "number"}, one.score === null ? "" : one.score.toFixed(3), make("span", {class: "move " + moved.kind, text: moved.text})),
     bar(one.parts, most));
 }
 
 function move(one) {
-  const before = baseRanks && baseRanks.id === shown.id ? baseRanks.of.get(one.key) : one.rank;
+  const before = baseRanks && baseRanks.id === current.id ? baseRanks.of.get(one.key) : one.rank;
   if (before === undefined) return {kind: "up", text: "new", say: ", new"};
   const by = before - one.rank;
   if (!by) return {kind: "", text: "", say: ""};
@@ -183,7 +183,7 @@ const keys = () => make("p", {class: "keys"}, ...[["/", "ask"], ["↑ ↓ ← �
 /* --- why (not) */
 
 function drawDetail(answer) {
-  const words = shown ? shown.words : new Set(), result = answer.result;
+  const words = current ? current.words : new Set(), result = answer.result;
   const head = make("header", {"data-overlay": true}, make("span", {class: "verdict" + (result ? " in" : ""), text: result ? `result ${result.rank}` : "not in the results"}),
     make("span", {class: "key", text: answer.key}), make("button", {type: "button", class: "icon", "aria-label": "Close", text: "×", onclick: () => closeDetail()}));
   const left = make("div"), right = make("div");
@@ -326,13 +326,13 @@ function drawCases() {
 
 function point(key) {
   clearWires();
-  if (!key || !shown) return;
+  if (!key || !current) return;
   const rows = [...document.querySelectorAll(`.row[data-key="${CSS.escape(key)}"]`)];
   for (const row of rows) row.classList.add("same");
   if (getComputedStyle($("wires")).display === "none") return;
   const ends = rows.map(row => ({row, box: inList(row), arm: row.closest(".column").dataset.arm}));
   for (let n = 0; n + 1 < ends.length; n++) wire(ends[n].box.right, ends[n].box.y, ends[n + 1].box.left, ends[n + 1].box.y, ends[n].arm);
-  const path = shown.paths[key], fused = ends.find(end => !end.arm);
+  const path = current.paths[key], fused = ends.find(end => !end.arm);
   if (fused && path && path[0] !== key) {
     const seed = document.querySelector(`.fused .row[data-key="${CSS.escape(path[0])}"]`);
     if (seed) loop(inList(seed), fused.box);

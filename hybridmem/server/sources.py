@@ -81,16 +81,16 @@ class Source(Protocol):
         ...
 
 
-def source_of(shown: Any, namespaces: Iterable[str] | None) -> Source:
+def source_of(target: Any, namespaces: Iterable[str] | None) -> Source:
     """The interface for a memory or a retriever; ConfigError for anything else."""
-    if isinstance(shown, HybridMemory):
-        return MemorySource(shown, shown.recipe, _allowed(shown, namespaces))
-    if isinstance(shown, SupportsExplainer) and not isinstance(shown, type):
-        explainer = shown.explainer()
+    if isinstance(target, HybridMemory):
+        return MemorySource(target, target.recipe, _allowed(target, namespaces))
+    if isinstance(target, SupportsExplainer) and not isinstance(target, type):
+        explainer = target.explainer()
         if isinstance(explainer.memory, HybridMemory):
             return MemorySource(explainer.memory, explainer.recipe, _allowed(explainer.memory, namespaces))
         return RetrieverSource(explainer)
-    kind = type(shown).__name__
+    kind = type(target).__name__
     raise ConfigError(f"the inspector cannot show a {kind}: a HybridMemory or a FusionRetriever is needed")
 
 
@@ -133,8 +133,8 @@ class MemorySource:
     def ranking(self, query: Query) -> list[str]:
         """The ids that the memory finds."""
         memory = self._view(query.namespace)
-        found = memory.search(query.text, k=query.k, filter=query.filter, as_of=query.as_of, recipe=query.recipe)
-        return [result.id for result in found]
+        results = memory.search(query.text, k=query.k, filter=query.filter, as_of=query.as_of, recipe=query.recipe)
+        return [result.id for result in results]
 
     def texts(self, explanation: Explanation, query: Query) -> dict[str, str]:
         """Texts of the results, and of the rest from the store."""
@@ -184,8 +184,15 @@ class RetrieverSource:
 
     def start(self, namespace: str | None) -> dict[str, Any]:  # noqa: ARG002  a retriever has no namespaces
         """A retriever does not report how much it holds."""
-        nothing = {"count": None, "unit": "", "namespaces": [], "namespace": None, "examples": [], "asOf": False}
-        return {**nothing, "k": self.explainer.k or K}
+        unknown: dict[str, Any] = {
+            "count": None,
+            "unit": "",
+            "namespaces": [],
+            "namespace": None,
+            "examples": [],
+            "asOf": False,
+        }
+        return {**unknown, "k": self.explainer.k or K}
 
     def explain(self, query: Query) -> Explanation:
         """The retriever's explanation under the query's recipe."""
@@ -216,8 +223,8 @@ def _status(deleted: bool, memory: Memory) -> str:
 def _fields(memory: Memory) -> dict[str, Any]:
     """The fields that are set, as JSON-ready values."""
     values = {item.name: getattr(memory, item.name) for item in fields(memory) if item.name != "text"}
-    shown = {name: _plain(value) for name, value in values.items() if value not in ("", None, (), {})}
-    return {name: value for name, value in shown.items() if value != {}}
+    plain = {name: _plain(value) for name, value in values.items() if value not in ("", None, (), {})}
+    return {name: value for name, value in plain.items() if value != {}}
 
 
 def _plain(value: Any) -> Any:
@@ -252,7 +259,7 @@ def example_questions(memories: Sequence[Memory], /) -> list[str]:
     >>> example_questions([Memory("Ana: Where does Pixel sleep?"), Memory("On the sofa", title="Sleep")])
     ['Where does Pixel sleep?', 'Sleep']
     """
-    asked = (found.strip() for memory in memories for found in _QUESTION.findall(memory.text))
+    asked = (match.strip() for memory in memories for match in _QUESTION.findall(memory.text))
     questions = [text for text in asked if 4 <= len(text.split()) <= 14]  # noqa: PLR2004
     titles = [memory.title for memory in memories if memory.title]
     openings = [" ".join(memory.text.split()[:6]) for memory in memories]

@@ -128,6 +128,14 @@ class SpanningStore:
 
     # --- side tables: snapshots of indexes over several namespaces are not kept
 
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:  # noqa: ARG002 - there is only ""
+        """The earliest `expires_at` of the whole store; None: none expires."""
+        return self._store.next_expiry(namespace=None)
+
+    def expire(self, *, now: float, namespace: str = "") -> int:  # noqa: ARG002 - there is only ""
+        """Delete the expired memories of all namespaces; return how many."""
+        return sum(self._store.expire(now=now, namespace=name) for name in self._names())
+
     def get_meta(self, key: str, /) -> str | None:
         """A setting of the store."""
         return self._store.get_meta(key)

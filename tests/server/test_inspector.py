@@ -177,7 +177,7 @@ def test_a_search_has_the_memory_s_ranking_and_every_arm(page, memory):
         assert [hit["key"] for hit in arm["hits"]] == [hit.key for hit in explained.hits[arm["name"]]]
         assert all(hit["key"] in answer["texts"] for hit in arm["hits"])
         for hit in arm["hits"]:
-            assert (hit["lost"] is None) == (hit["key"] in {one["key"] for one in answer["results"]})
+            assert (hit["reason"] is None) == (hit["key"] in {one["key"] for one in answer["results"]})
     assert {"cat", "exports"} <= set(answer["words"])
     assert "on" not in answer["words"]
 

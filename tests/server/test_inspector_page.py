@@ -93,7 +93,7 @@ class Page:
         box = self.one("#query")
         box.clear()
         box.send_keys(query)
-        self.until(lambda: self.run("return shown && shown.id && JSON.parse(shown.id)[0]") == query)
+        self.until(lambda: self.run("return current && current.id && JSON.parse(current.id)[0]") == query)
 
     def order(self):
         return self.run("return [...document.querySelectorAll('#fused .row')].map(row => row.dataset.key)")
@@ -377,9 +377,7 @@ def test_cases_show_what_fails_and_one_click_explains_it(driver, inspector, memo
     page.check_layout(1400)
     page.slide("weights/bm25", 0)
     page.until(lambda: page.one("#changed").text)
-    page.until(
-        lambda: page.run("return measured.length === 3 && document.getElementById('figures').dataset.done === 'true'")
-    )
+    page.until(lambda: page.run("return baseFigures && baseFigures.size === 3"))
     resize(driver, 900, 900)
     page.check_layout(900)
     resize(driver, 390, 844)

@@ -73,6 +73,14 @@ class VectorIndex:
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
         self._scans = self._sketch_failed_at = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: everything but the lock."""
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=guard(RLock()))
+
     @property
     def dim(self) -> int | None:
         """The dimension of the vectors; None before the first one."""

@@ -108,9 +108,12 @@ class MarkdownStore:
         vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Write memories as notes; returns their ids."""
-        batch = checked_batch(memories, namespace=namespace, vectors=vectors, base=base)
+        batch = checked_batch(
+            memories, namespace=namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+        )
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
         if not batch.memories:
@@ -140,6 +143,30 @@ class MarkdownStore:
             removed = remove(current.log, checked, namespace=namespace)
             current.write_links(namespace, links)
             return removed
+
+    def erase_namespace(self, namespace: str, /) -> int:
+        """Remove every note of a namespace and the whole history in the index; returns how many existed."""
+        with self._lock:
+            self.erase(
+                sorted(self.index.ids(view=View(check_namespace(namespace), superseded=True))), namespace=namespace
+            )
+            return self.index.erase_namespace(namespace)
+
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a note with the same normalized text and thread, or None."""
+        return self.index.duplicates(memories, namespace=namespace)
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at`; None: no note expires."""
+        return self.index.next_expiry(namespace=namespace)
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete expired memories from the index; their notes stay until they are deleted or erased."""
+        return self.index.expire(now=now, namespace=namespace)
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired notes."""
+        return self.index.expired(now=now, namespace=namespace)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""

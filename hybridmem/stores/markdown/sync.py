@@ -116,12 +116,13 @@ class NoteFolder:
         problems = []
         for path, file in seen.items():
             memory = indexed.pop((file.namespace, file.id), None)
-            if memory is None:
-                problems.append(f"{path}: its memory {file.id!r} is missing in the index")
-                continue
             with suppress(ConfigError, OSError):  # reported by the sync
                 data, state = read_file(self.folder / path)
                 note = _parse(data, path, state)
+                if memory is None and note.memory.expires_at is None:  # an expired note stays until a sweep
+                    problems.append(f"{path}: its memory {file.id!r} is missing in the index")
+                if memory is None:
+                    continue
                 problems += [f"{path}: its {name} differs from the index" for name in _different(note, memory)]
         problems += [f"memory {id_!r} of namespace {namespace!r} has no note" for namespace, id_ in indexed]
         return problems

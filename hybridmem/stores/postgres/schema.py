@@ -13,6 +13,7 @@ from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
 from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.folding import text_digest
 
 __all__ = [
     "MIGRATIONS",
@@ -78,8 +79,10 @@ CREATE TABLE memories (
   decayed float8 NOT NULL, born bigint NOT NULL, source_id text, thread text COLLATE "C", created_at float8,
   updated_at float8, confidence float8 NOT NULL, words integer NOT NULL,
   speaker text, cues integer NOT NULL DEFAULT 0, event_at float8, expires_at float8,
-  UNIQUE (namespace, id));
+  digest bigint, UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
+CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memories_by_digest ON memories (namespace, digest);
 CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born)
   WHERE live AND status <> 'superseded' AND thread IS NOT NULL;
 
@@ -230,7 +233,7 @@ def _protect_new(conn: Conn, table: str) -> None:
 
 
 def _add_speakers(conn: Conn) -> None:
-    """3 → 4: speaker, event_at, expires_at and cues; cues replace the column `asks`."""
+    """3 → 4: speaker, event_at, expires_at, digest and cues; cues replace the column `asks`."""
     run = conn.raw.execute
     run("SET LOCAL statement_timeout = 0")
     run(
@@ -239,7 +242,7 @@ def _add_speakers(conn: Conn) -> None:
     )
     run(
         "ALTER TABLE memories DROP asks, ADD speaker text, ADD cues integer NOT NULL DEFAULT 0, ADD event_at float8, "
-        "ADD expires_at float8"
+        "ADD expires_at float8, ADD digest bigint"
     )
     last = 0
     while rows := run("SELECT seq, text FROM bodies WHERE seq > %s ORDER BY seq LIMIT 2000", (last,)).fetchall():
@@ -248,7 +251,14 @@ def _add_speakers(conn: Conn) -> None:
             "%s::text[]) AS n (seq, cues, speaker) WHERE b.seq = n.seq",
             ([row[0] for row in rows], [cues_of(row[1]) for row in rows], [speaker_of(row[1]) for row in rows]),
         )
+        run(
+            "UPDATE memories m SET digest = n.digest FROM unnest(%s::bigint[], %s::bigint[]) AS n (seq, digest) "
+            "WHERE m.body = n.seq",
+            ([row[0] for row in rows], [text_digest(row[1]) for row in rows]),
+        )
         last = rows[-1][0]
+    run("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
+    run("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
     run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
     run("DELETE FROM snapshots")
     run(SPEAKERS)

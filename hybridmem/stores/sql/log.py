@@ -12,6 +12,7 @@ from typing import Any
 from hybridmem.core.types import Edge
 from hybridmem.stores.sql.codec import BODY, word_count
 from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.folding import text_digest
 
 __all__ = [
     "BODY_COLUMNS",
@@ -64,6 +65,7 @@ class Head:
     cues: int = 0
     event_at: float | None = None
     expires_at: float | None = None
+    digest: int | None = None
     title: str | None = None
     text: str | None = None
     supersedes: str | None = None
@@ -72,7 +74,7 @@ class Head:
 COLUMNS = (
     "mem", "namespace", "id", "seq", "written", "live", "body", "vector", "status", "strength", "access_count",
     "last_accessed", "decayed", "born", "source_id", "thread", "created_at", "updated_at", "confidence", "words",
-    "speaker", "cues", "event_at", "expires_at",
+    "speaker", "cues", "event_at", "expires_at", "digest",
 )  # fmt: skip
 _HEAD = ", ".join(f"m.{name}" for name in COLUMNS)
 _UPSERT = (
@@ -93,9 +95,10 @@ def body_derived(head: Head, /) -> tuple[int, int, str | None]:
 
 
 def derive(head: Head, body: Sequence[Any], /) -> None:
-    """Set the fields of a head that follow from its body: the number of words, the cues and the speaker."""
+    """Set the fields of a head that follow from its body: words, cues, speaker, digest."""
     text = body[-1]
     head.words, head.cues, head.speaker = word_count(text), cues_of(text), speaker_of(text, body[_SPEAKER])
+    head.digest = text_digest(text)
 
 
 def placeholders(count: int, /) -> str:
@@ -237,5 +240,5 @@ def _head_row(head: Head) -> tuple[Any, ...]:
         head.mem, head.namespace, head.id, head.seq, head.written, head.live, head.body, head.vector, head.status,
         head.strength, head.access_count, head.last_accessed, head.decayed, head.born, head.source_id, head.thread,
         head.created_at, head.updated_at, head.confidence, head.words, head.speaker, head.cues, head.event_at,
-        head.expires_at,
+        head.expires_at, head.digest,
     )  # fmt: skip

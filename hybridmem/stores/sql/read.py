@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import Change, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
+from hybridmem.core.validation import clean
 from hybridmem.filters.parse import FIELDS
 from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from
 from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS, placeholders
+from hybridmem.text.folding import text_digest
 
 __all__ = [
     "Scope",
@@ -39,6 +41,8 @@ __all__ = [
     "vectors",
 ]
 
+_LOOKUP = 500
+"""Values bound in one look-up."""
 _CACHED_TIMES = 256
 _VECTOR_BATCH = 512
 """Vectors read at a time: few enough to stay in the processor's cache until they are copied into the matrix."""
@@ -78,17 +82,21 @@ def columns(view: View, /) -> dict[str, str]:
 
 def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
     """The scope of a view: `memories` for the present, the newest version recorded by T for a view as of T."""
-    return _scope(view.superseded, None if view.as_of is None else _seq_at(conn, view.as_of))
+    if view.as_of is None:
+        return _scope(view.superseded, None, None)
+    return _scope(view.superseded, _seq_at(conn, view.as_of), view.as_of)
 
 
 @lru_cache(maxsize=64)
-def _scope(superseded: bool, limit: int | None) -> Scope:
+def _scope(superseded: bool, limit: int | None, as_of: float | None) -> Scope:
     h = "m" if limit is None else "h"
     visible = f"{h}.live" if superseded else f"{h}.live AND {h}.status <> 'superseded'"
     tables = "memories m"
     if limit is not None:
         newest = f"(SELECT max(v.seq) FROM versions v WHERE v.mem = m.mem AND v.seq <= {limit:d})"
         tables = f"memories m JOIN versions h ON h.seq = {newest}"
+        expired = f"SELECT 1 FROM bodies x WHERE x.seq = h.body AND x.expires_at <= {float(as_of or 0.0)!r}"
+        visible = f"{visible} AND NOT EXISTS ({expired})"
     where = f"m.namespace = ? AND {visible}"
     return Scope(h, tables, visible, where, f"m.id, {_VITALS.format(h=h)}, {_BODY}", limit)
 
@@ -163,6 +171,43 @@ def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any
         sql = f"SELECT m.id FROM {s.tables} JOIN bodies b ON b.seq = {s.h}.body WHERE {s.where} AND {condition[0]}"
         parameters = list(condition[1])
     return frozenset([row[0] for row in conn.execute(sql, (view.namespace, *parameters))])
+
+
+def next_expiry(conn: sqlite3.Connection, namespace: str | None, /) -> float | None:
+    """The earliest `expires_at` of the memories of a namespace, or of all, that are not deleted."""
+    sql = "SELECT min(expires_at) FROM memories WHERE expires_at IS NOT NULL AND live"
+    row = conn.execute(*((sql,) if namespace is None else (f"{sql} AND namespace = ?", (namespace,)))).fetchone()
+    return None if row[0] is None else float(row[0])
+
+
+def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bool) -> list[str]:
+    """The ids of memories that have expired: those that are not deleted, or all that are not erased."""
+    condition = "live" if live else "body IS NOT NULL"
+    sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
+    return [row[0] for row in conn.execute(sql, (namespace, now))]
+
+
+def every_id(conn: sqlite3.Connection, namespace: str, /) -> list[str]:
+    """The ids of all memories that are not erased, deleted ones included."""
+    sql = "SELECT id FROM memories WHERE namespace = ? AND body IS NOT NULL ORDER BY id"
+    return [row[0] for row in conn.execute(sql, (namespace,))]
+
+
+def duplicates(conn: sqlite3.Connection, memories: Sequence[Memory], namespace: str, /) -> list[str | None]:
+    """For each memory the id of the newest one in view with the same normalized text and thread, or None."""
+    digests = [text_digest(clean(memory.text)) for memory in memories]
+    found: dict[tuple[int, str | None], str] = {}
+    wanted = list(dict.fromkeys(digests))
+    for start in range(0, len(wanted), _LOOKUP):
+        part = wanted[start : start + _LOOKUP]
+        rows = conn.execute(
+            f"SELECT digest, thread, id FROM memories WHERE namespace = ? AND digest IN ({placeholders(len(part))}) "
+            "AND live AND status <> 'superseded' ORDER BY seq",
+            (namespace, *part),
+        )
+        found |= {(row[0], row[1]): row[2] for row in rows}
+    threads = [None if memory.thread is None else clean(memory.thread) for memory in memories]
+    return [found.get(key) for key in zip(digests, threads, strict=True)]
 
 
 def count(conn: sqlite3.Connection, view: View, /) -> int:

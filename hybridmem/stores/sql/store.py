@@ -85,15 +85,21 @@ class SQLStore(ABC):
         progress: Progress | None = None,
         strict: bool = True,
         base: Sequence[Memory] | None = None,
+        unless_duplicate: bool = False,
     ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; returns their ids.
+
+        With `unless_duplicate` a memory whose normalized text and thread are already stored is not written, and the
+        id of the stored one is returned.
 
         A superseded memory must exist in the log, unless `strict` is off (for an import of a part). An update keeps
         confidence and vitals that were not given (1.0, 0, None). `vectors` has one vector (or None) for each memory,
         or is a function that makes them after the memories are validated. `base` holds the memories as
         the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
         """
-        batch = checked_batch(memories, namespace=namespace, vectors=vectors, base=base)
+        batch = checked_batch(
+            memories, namespace=namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+        )
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
         if not batch.memories:
@@ -114,6 +120,32 @@ class SQLStore(ABC):
         checked = checked_ids(ids)
         with self._log(namespace) as log:
             return write.erase(log, checked, namespace=namespace)
+
+    def erase_namespace(self, namespace: str, /) -> int:
+        """Remove every memory of a namespace with its whole history; returns how many existed."""
+        with self._log(namespace) as log:
+            return write.erase(log, read.every_id(log.conn, namespace), namespace=namespace)
+
+    def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
+        """For each memory the id of a stored one with the same normalized text and thread, or None."""
+        batch = checked_batch(memories, namespace=namespace)
+        return self._read(lambda conn: read.duplicates(conn, batch.memories, namespace))
+
+    def next_expiry(self, *, namespace: str | None = "") -> float | None:
+        """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
+        if namespace is not None:
+            check_namespace(namespace)
+        return self._read(lambda conn: read.next_expiry(conn, namespace))
+
+    def expire(self, *, now: float, namespace: str = "") -> int:
+        """Delete the memories whose `expires_at` has passed; returns how many."""
+        with self._log(namespace) as log:
+            return write.delete(log, read.expired(log.conn, namespace, now, live=True), namespace=namespace)
+
+    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
+        """The ids of expired memories that are not erased, whether or not they are deleted."""
+        check_namespace(namespace)
+        return self._read(lambda conn: read.expired(conn, namespace, now, live=False))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""

@@ -63,6 +63,8 @@ class Batch(NamedTuple):
     vectors: list[Any] | None
     base: list[Memory]
     """The memories as the caller read them; empty: not given."""
+    unless_duplicate: bool = False
+    """Do not write a memory whose normalized text and thread are already stored."""
 
 
 def checked_batch(
@@ -72,6 +74,7 @@ def checked_batch(
     namespace: str,
     vectors: Sequence[Any] | Embed | None = None,
     base: Sequence[Memory] | None = None,
+    unless_duplicate: bool = False,
 ) -> Batch:
     """The arguments of `put`, validated before a lock is taken; a function for vectors is called."""
     check_namespace(namespace)
@@ -85,7 +88,7 @@ def checked_batch(
         vectors = validation.listed("vectors", vectors, "vectors, one for each memory")
         if len(vectors) != len(new):
             raise ConfigError(f"put got {len(new)} memories but {len(vectors)} vectors: one each, or None")
-    return Batch(namespace, new, vectors, old)
+    return Batch(namespace, new, vectors, old, unless_duplicate)
 
 
 def check_restore(rows: Any, progress: Any, /) -> None:

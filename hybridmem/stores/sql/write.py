@@ -51,23 +51,30 @@ def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
 
 
 def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, strict: bool = True) -> list[str]:
-    """Add or update the memories of a `put`, or raise WriteConflict; returns their ids."""
+    """Add or update the memories of a `put`, or raise WriteConflict; returns their ids or those of duplicates."""
     ids = assign_ids(batch.memories, now=log.at)
     for old in batch.base:
         now = read.get(log.conn, View(batch.namespace, superseded=True), [old.id]).get(old.id)
         if now != old:
             raise WriteConflict(now)
+    memories, vectors, written, result = batch.memories, batch.vectors, ids, ids
+    if batch.unless_duplicate:
+        stored = read.duplicates(log.conn, memories, batch.namespace)
+        result = [own if other is None else other for own, other in zip(ids, stored, strict=True)]
+        new = [place for place, other in enumerate(stored) if other is None]
+        memories, written = [memories[place] for place in new], [ids[place] for place in new]
+        vectors = None if vectors is None else [vectors[place] for place in new]
     put(
         log,
-        batch.memories,
-        ids,
+        memories,
+        written,
         namespace=batch.namespace,
-        vectors=batch.vectors,
+        vectors=vectors,
         progress=progress,
         strict=strict,
         whole=bool(batch.base),
     )
-    return ids
+    return result
 
 
 def put(

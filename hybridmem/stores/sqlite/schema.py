@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from hybridmem.errors import CorruptStoreError, SchemaVersionError
 from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.folding import text_digest
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "refuse"]
 
@@ -27,9 +28,11 @@ CREATE TABLE memories (
   status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
   decayed REAL NOT NULL, born INTEGER NOT NULL,
   source_id TEXT, thread TEXT, created_at REAL, updated_at REAL, confidence REAL NOT NULL, words INTEGER NOT NULL,
-  speaker TEXT, cues INTEGER NOT NULL DEFAULT 0, event_at REAL, expires_at REAL,
+  speaker TEXT, cues INTEGER NOT NULL DEFAULT 0, event_at REAL, expires_at REAL, digest INTEGER,
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
+CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memories_by_digest ON memories (namespace, digest);
 
 CREATE TABLE versions (
   seq INTEGER PRIMARY KEY, mem INTEGER NOT NULL, at REAL NOT NULL, op INTEGER NOT NULL, live INTEGER NOT NULL,
@@ -65,13 +68,13 @@ Migration = Callable[[sqlite3.Connection], None]
 
 
 def _add_speakers(conn: sqlite3.Connection) -> None:
-    """1 → 2: speaker, event_at, expires_at and cues. Snapshots of indexes lack them and are built again."""
+    """1 → 2: speaker, event_at, expires_at, cues and digest. Snapshots of indexes lack them and are built again."""
     for column in (
         "bodies ADD COLUMN speaker TEXT NOT NULL DEFAULT ''", "bodies ADD COLUMN event_at REAL",
         "bodies ADD COLUMN expires_at REAL", "bodies ADD COLUMN spoken_by TEXT",
         "bodies ADD COLUMN cues INTEGER NOT NULL DEFAULT 0", "memories ADD COLUMN speaker TEXT",
         "memories ADD COLUMN cues INTEGER NOT NULL DEFAULT 0", "memories ADD COLUMN event_at REAL",
-        "memories ADD COLUMN expires_at REAL",
+        "memories ADD COLUMN expires_at REAL", "memories ADD COLUMN digest INTEGER",
     ):  # fmt: skip
         conn.execute(f"ALTER TABLE {column}")
     conn.create_function("hybridmem_cues", 1, cues_of, deterministic=True)
@@ -81,6 +84,13 @@ def _add_speakers(conn: sqlite3.Connection) -> None:
         "UPDATE memories SET (speaker, cues) = (SELECT b.spoken_by, b.cues FROM bodies b WHERE b.seq = memories.body) "
         "WHERE body IS NOT NULL"
     )
+    conn.create_function("hybridmem_digest", 1, text_digest, deterministic=True)
+    conn.execute(
+        "UPDATE memories SET digest = (SELECT hybridmem_digest(b.text) FROM bodies b WHERE b.seq = memories.body) "
+        "WHERE body IS NOT NULL"
+    )
+    conn.execute("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
+    conn.execute("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
     conn.execute("DELETE FROM snapshots")
 
 

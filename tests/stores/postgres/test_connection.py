@@ -227,7 +227,7 @@ class TestLimits:
 def _as_of_version_3(conn):
     conn.execute("ALTER TABLE bodies DROP speaker, DROP event_at, DROP expires_at, DROP spoken_by, DROP cues")
     conn.execute(
-        "ALTER TABLE memories DROP speaker, DROP event_at, DROP expires_at, DROP cues, "
+        "ALTER TABLE memories DROP speaker, DROP event_at, DROP expires_at, DROP cues, DROP digest, "
         "ADD asks boolean NOT NULL DEFAULT false"
     )
 

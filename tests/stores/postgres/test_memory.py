@@ -368,3 +368,34 @@ def test_without_the_extra(monkeypatch):
 def test_a_server_that_is_not_there():
     with pytest.raises(StoreError, match=r"127\.0\.0\.1"):
         PostgresStore("postgresql://user:secret@127.0.0.1:1/none", reconnect=0, busy_timeout=0.3)
+
+
+class TestAStoreThatStaysClean:
+    def test_expiry_and_duplicates_as_on_sqlite(self, pg_url, schema, tmp_path):
+        clock, found = Clock(), []
+        for path, options in ((pg_url, {"schema": schema}), (tmp_path / "m.db", {})):
+            clock.now = 1_700_000_000.0
+            with HybridMemory(path, embedder=embed, clock=clock, b=0.75, **options) as memory:
+                memory.add_many([{"text": f"Ana has cat {n}", "id": f"c{n}"} for n in range(3)], ttl=10)
+                memory.add("Ana has a dog", id="d", tags=["x"])
+                assert memory.add("ana  HAS a dog", tags=["y"], on_duplicate="merge") == "d"
+                assert memory.add_many(["new", "New"], on_duplicate="skip")[0] != "d"
+                memory.link("c0", "d")
+                before = [(r.id, r.score) for r in memory.search_arm("bm25", "Ana cat dog")]
+                clock.now += 10
+                after = [(r.id, round(r.score, 9)) for r in memory.search_arm("bm25", "Ana cat dog")]
+                assert [id_ for id_, _ in after] == ["d"]
+                past = sorted(r.id for r in memory.search("cat", as_of=clock.now - 1))
+                assert "c0" not in {m.id for m in memory.list(as_of=clock.now)}
+                found.append((before, after, past, memory.get("d").tags, len(memory), memory.stats().links))
+                assert memory.check() == []
+                assert memory.sweep(erase=True) == 3
+                assert memory.history("c0") == []
+                assert memory.clear() == 2
+                assert memory.erase(namespace="") == 2
+                assert memory.namespaces() == []
+        (before, after, *rest), (other, later, *others) = found
+        assert [id_ for id_, _ in before] == [id_ for id_, _ in other]
+        assert [score for _, score in before] == pytest.approx([score for _, score in other], abs=1e-6)
+        assert after == later
+        assert rest == others

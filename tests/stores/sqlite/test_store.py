@@ -155,12 +155,15 @@ def test_from_1_to_2_speakers_and_cues_are_derived(path):
         store.save_snapshot("bm25", 3, b"old")
     added = ("speaker", "event_at", "expires_at", "spoken_by", "cues")
     raw(path, *(f"ALTER TABLE bodies DROP COLUMN {name}" for name in added))
-    raw(path, *(f"ALTER TABLE memories DROP COLUMN {name}" for name in added if name != "spoken_by"))
+    raw(path, "DROP INDEX memories_by_expiry", "DROP INDEX memories_by_digest")
+    gone = ("speaker", "event_at", "expires_at", "cues", "digest")
+    raw(path, *(f"ALTER TABLE memories DROP COLUMN {name}" for name in gone))
     raw(path, "PRAGMA user_version = 1")
     with SQLiteStore(path, clock=Clock()) as store:
         assert store.entries(view=View()) == expected
         assert [store.entries(view=View(as_of=Clock().now))] == version
         assert {entry.id: (entry.speaker, entry.cues) for entry in expected} == {"a": ("ben", 0), "b": (None, 0)}
+        assert store.duplicates([Memory(" BEN:  no"), Memory("Ana")]) == ["a", None]
         assert store.load_snapshot("bm25") is None
         assert store.check() == []
 

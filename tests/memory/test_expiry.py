@@ -1,0 +1,171 @@
+"""Expiry without a sweep: what has expired is in no search, list, count, graph or statistic; the past still has it."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridmem import HybridMemory, Memory
+from hybridmem.errors import ConfigError, NotFoundError
+from hybridmem.memory.expiry import has_expired
+
+START = 1_700_000_000.0
+
+
+class Clock:
+    def __init__(self):
+        self.now = START
+
+    def __call__(self):
+        return self.now
+
+
+def opened(path, clock):
+    return HybridMemory(path, embedder=None, clock=clock)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite", "markdown"])
+def memory(request, tmp_path, clock):
+    path = tmp_path / "m.db" if request.param == "sqlite" else f"{tmp_path}/notes/"
+    with opened(path, clock) as one:
+        yield one
+
+
+def ids(results):
+    return [result.id for result in results]
+
+
+def test_an_expired_memory_is_nowhere_from_that_moment_on(memory, clock):
+    memory.add("the cat sleeps", id="a", ttl=10)
+    memory.add("the cat eats", id="b", ttl=timedelta(seconds=20))
+    memory.add("the cat plays", id="c")
+    memory.link("a", "c")
+    clock.now = START + 9.999
+    assert sorted(ids(memory.search("cat"))) == ["a", "b", "c"]
+    assert memory.stats().expiring == 2
+    clock.now = START + 10
+    assert sorted(ids(memory.search("cat"))) == ["b", "c"]
+    assert ids(memory.search_arm("graph", "cat plays")) == ["c", "b"]
+    assert [m.id for m in memory.list()] == ["b", "c"]
+    assert (len(memory), memory.stats().memories, memory.stats().links) == (2, 2, 0)
+    with pytest.raises(NotFoundError):
+        memory.get("a")
+    with pytest.raises(NotFoundError):
+        memory.update("a", text="again")
+    assert memory.explain("cat").why_not("a") == "a: it has expired"
+    assert memory.history("a")[0].memory.text == "the cat sleeps"
+    clock.now = START + 20
+    assert [m.id for m in memory.list()] == ["c"]  # a list alone notices it too
+    assert memory.check() == []
+
+
+def test_statistics_are_those_of_a_store_without_it(memory, clock, tmp_path):
+    for n in range(4):
+        memory.add(f"cat number {n}", id=f"a{n}", ttl=10)
+    memory.add("the cat and the dog", id="b")
+    memory.add("a dog", id="c")
+    clock.now = START + 11
+    with opened(tmp_path / "other.db", clock) as other:
+        clock.now = START
+        other.add("the cat and the dog", id="b")
+        other.add("a dog", id="c")
+        clock.now = START + 11
+        expected = [(r.id, r.score) for r in other.search_arm("bm25", "cat dog")]
+        assert [(r.id, r.score) for r in memory.search_arm("bm25", "cat dog")] == expected
+
+
+def test_as_of_before_its_end_still_sees_it(memory, clock):
+    memory.add("the cat", id="a", ttl=10)
+    clock.now = START + 100
+    assert memory.search("cat") == []
+    for moment, found in ((5, ["a"]), (9.5, ["a"]), (10, []), (50, [])):
+        assert ids(memory.search("cat", as_of=START + moment)) == found
+        assert [m.id for m in memory.list(as_of=START + moment)] == found
+
+
+def test_a_longer_life_in_time_and_a_second_life(memory, clock):
+    memory.add("the cat", id="a", ttl=10)
+    clock.now = START + 5
+    memory.update("a", expires_at=START + 100)
+    clock.now = START + 50
+    assert ids(memory.search("cat")) == ["a"]
+    clock.now = START + 100
+    assert memory.search("cat") == []
+    memory.add("the cat", id="a")
+    assert ids(memory.search("cat")) == ["a"]
+    assert memory.get("a").expires_at is None
+
+
+def test_sweep_forgets_or_erases(memory, clock):
+    memory.add("the cat", id="a", ttl=10)
+    memory.add("the dog", id="b")
+    assert memory.sweep() == 0
+    clock.now = START + 10
+    assert memory.sweep() == 1
+    assert len(memory.history("a")) == 2
+    assert memory.sweep(erase=True) == 1
+    assert memory.history("a") == []
+    assert memory.sweep(erase=True) == 0
+    assert [m.id for m in memory.list()] == ["b"]
+
+
+def test_notes_stay_until_a_sweep(tmp_path, clock):
+    with opened(f"{tmp_path}/notes/", clock) as memory:
+        memory.add("the cat", id="a", ttl=10)
+        note = next((tmp_path / "notes").glob("*.md"))
+        clock.now = START + 10
+        assert memory.search("cat") == []
+        assert note.exists()
+        memory.sweep()
+        assert not note.exists()
+
+
+@pytest.mark.parametrize("ttl", [0, -1, "soon", float("nan"), True, timedelta(0)], ids=repr)
+def test_a_lifetime_is_a_number_of_seconds_above_0(memory, ttl):
+    with pytest.raises(ConfigError, match=r"ttl = .* is not allowed: seconds above 0, or a timedelta"):
+        memory.add("x", ttl=ttl)
+
+
+def test_what_has_expired():
+    assert has_expired(Memory("x", expires_at=START), START)
+    assert not has_expired(Memory("x", expires_at=START), START - 1e-6)
+    assert not has_expired(Memory("x"), START)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "forget", "wait", "sweep", "reopen"]), st.integers(0, 5), st.integers(1, 9)),
+    max_size=12,
+)
+
+
+@settings(max_examples=30)
+@given(steps=STEPS)
+def test_any_sequence_gives_what_a_model_gives(tmp_path_factory, steps):
+    clock, path = Clock(), tmp_path_factory.mktemp("m") / "m.db"
+    memory, model = opened(path, clock), {}
+    for verb, key, seconds in steps:
+        clock.now += 0.25
+        if verb == "add":
+            memory.add(f"cat {key}", id=str(key), ttl=seconds)
+            model[str(key)] = clock.now + seconds
+        elif verb == "forget":
+            memory.forget(str(key))
+            model.pop(str(key), None)
+        elif verb == "wait":
+            clock.now += seconds
+        elif verb == "sweep":
+            memory.sweep()
+        else:
+            memory.close()
+            memory = opened(path, clock)
+        alive = sorted(key for key, end in model.items() if end > clock.now)
+        assert sorted(ids(memory.search("cat", k=10))) == alive
+        assert [m.id for m in memory.list()] == alive
+    assert memory.check() == []
+    memory.close()
