@@ -453,7 +453,9 @@ def _without_password(url: str) -> str:
     return _SECRET_OPTION.sub(r"\1…", f"{head}://{rest}")
 
 
-_SECRET_OPTION = re.compile(r"((?:password|passfile|sslpassword)\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"(\w*(?:pas+w|passfile|pwd|secret|token|key)\w*\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", re.IGNORECASE
+)
 
 
 def _checked_address(url: str, name: str) -> None:

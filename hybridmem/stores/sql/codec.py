@@ -206,8 +206,7 @@ def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
         return _memory_from(row, namespace)
     except (ValueError, TypeError, OverflowError, LookupError, OSError, RecursionError) as error:
         raise CorruptStoreError(
-            f"memory {validation.display(row[0])} of namespace {namespace!r} is damaged and cannot be read ({error!r}): "
-            "restore a backup"
+            f"memory {validation.display(row[0])} of namespace {namespace!r} is damaged ({error!r}): restore a backup"
         ) from error
 
 
@@ -225,6 +224,11 @@ def _memory_from(row: Sequence[Any], namespace: str) -> Memory:
     m.expires_at = None if expires is None else from_epoch(expires)
     m.last_accessed = None if accessed is None else from_epoch(accessed)
     m.metadata = _decoded(metadata) if metadata else {}
+    if not (type(m.text) is type(m.id) is type(m.title) is type(m.speaker) is type(m.type) is type(m.subject) is str):
+        raise TypeError("a text field has another type")
+    if type(m.predicate) is not str or type(m.status) is not str or type(m.access_count) is not int:
+        raise TypeError("a field has another type")
+    m.strength, m.confidence = float(m.strength), float(m.confidence)
     m.__class__ = Memory
     return cast("Memory", m)
 

@@ -201,10 +201,10 @@ def wipe(log: Log, head: Head, /) -> Head:
     run(f"DELETE FROM bodies WHERE seq IN {own}", (head.mem,))
     run(f"DELETE FROM vectors WHERE seq IN {own}", (head.mem,))
     run("DELETE FROM versions WHERE mem = ?", (head.mem,))
-    run(
-        "DELETE FROM edge_log WHERE namespace = ? AND (a = ? OR b = ?) AND NOT gone",
-        (head.namespace, head.id, head.id),
-    )
+    own_links = "namespace = ? AND (a = ? OR b = ?)"
+    run(f"DELETE FROM edge_log WHERE {own_links} AND NOT gone", (head.namespace, head.id, head.id))
+    run(f"UPDATE edge_log SET relation = '' WHERE {own_links}", (head.namespace, head.id, head.id))
+    run(f"DELETE FROM edges WHERE {own_links}", (head.namespace, head.id, head.id))
     return Head(head.mem, head.namespace, head.id)
 
 
