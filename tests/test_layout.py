@@ -87,10 +87,10 @@ def test_the_tests_mirror_the_tree():
 
 def test_public_names_are_pinned():
     assert sorted(hybridmem.__all__) == [
-        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Explanation", "Fusion",
-        "GraphSettings", "HalfLife", "HybridMemory", "Memory", "NamedDate", "Pack", "QualityGate", "Ranking",
+        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Evidence", "Explanation", "Fusion",
+        "GraphSettings", "HalfLife", "HybridMemory", "IdenticalTexts", "Memory", "Pack", "QualityGate", "Ranking",
         "Receipt", "Rerank",
-        "Result", "SourceDedup", "Spread", "Substance", "__version__", "load_recipe", "save_recipe", "weighted_rrf",
+        "Result", "SourceDedup", "Spread", "__version__", "load_recipe", "save_recipe", "weighted_rrf",
     ]  # fmt: skip
     for name in hybridmem.__all__:
         assert getattr(hybridmem, name) is not None

@@ -16,7 +16,6 @@ __all__ = [
     "Embed",
     "ExternalIndex",
     "Index",
-    "LexicalIndex",
     "Progress",
     "SearchView",
     "SearchesPool",
@@ -248,8 +247,16 @@ class SearchView(Protocol):
         """The entries of these memories; None for an id that is not in the view."""
         ...
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph."""
+        ...
+
+    def has_names(self) -> bool:
+        """Whether any memory has a name (a title, an alias) that a text could mention."""
+        ...
+
+    def mentions(self, ids: Sequence[str], /) -> Sequence[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
@@ -269,7 +276,8 @@ class SearchView(Protocol):
         ...
 
 
-class SearchesPool(Protocol):
+@runtime_checkable
+class SearchesPool(SearchView, Protocol):
     """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
 
     def speakers(self) -> Mapping[str, int]:
@@ -295,13 +303,6 @@ class SupportsCombinedSearch(Protocol):
         ...
 
 
-class LexicalIndex(Protocol):
-    """BM25 over the texts of a view."""
-
-    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
-    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
-
-
 @runtime_checkable
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
@@ -310,7 +311,9 @@ class SupportsBM25Constants(Protocol):
         """The k1 and b in use."""
         ...
 
-    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+    def with_bm25_constants(self, *, k1: float, b: float) -> SearchesPool:
+        """The same view, read with other constants."""
+        ...
 
 
 @runtime_checkable

@@ -1,9 +1,9 @@
 """Tuning of a recipe on labelled cases, with cross-validation.
 
 Each arm runs once per case; after that a setting is arithmetic on the recorded lists. The search changes one group of
-settings after another (k1 with b, mode with weights and c, spread with thread, hops with decay, boost, floors) on the
-training cases and is measured on the others with the recipe itself, for every fold. The result is refused when the
-interval of the held-out gain includes zero, or when a sign-flip test finds it likely by chance.
+settings after another (k1 with b, mode with weights and c, each weight of evidence, spread, hops with decay, boost,
+floors) on the training cases and is measured on the others with the recipe itself, for every fold. The result is
+refused when the interval of the held-out gain includes zero, or when a sign-flip test finds it likely by chance.
 """
 
 from __future__ import annotations

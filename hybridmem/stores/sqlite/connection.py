@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _LONGEST = 2_000_000.0  # seconds: SQLite counts milliseconds in 31 bits
 _PAGE = 8192  # five 384-dimension vectors fit a page; at 4096 a quarter of the file would be padding
-_CACHE_KIB = 16_384
+_CACHE_KIB = 4_096  # per connection; the operating system caches the file, too
 _WAL_LIMIT = 64 * 1024 * 1024  # a WAL grown by a bulk load shrinks back to this
 
 
