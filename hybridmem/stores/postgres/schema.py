@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 VERSION = 4
+MAX_SKEW = 60
+"""Seconds by which the clock of a client may be ahead of the server's."""
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
@@ -44,6 +46,7 @@ SPEAKERS = """
 CREATE TABLE IF NOT EXISTS speakers (
   namespace text COLLATE "C" NOT NULL, speaker text COLLATE "C" NOT NULL, named bigint NOT NULL,
   prefixed bigint NOT NULL, PRIMARY KEY (namespace, speaker)) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS versions_erased ON versions (namespace, seq) WHERE op = 5;
 CREATE INDEX IF NOT EXISTS memories_by_sample ON memories (namespace, md5(id))
   WHERE live AND status <> 'superseded' AND vector IS NOT NULL;
 """
@@ -53,6 +56,16 @@ CREATE TABLE IF NOT EXISTS names (
   name text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL, PRIMARY KEY (namespace, word, id, name, target));
 CREATE INDEX IF NOT EXISTS names_by_memory ON names (namespace, id);
 """
+# Runs with the rights of the owner, so it checks its arguments: a time ahead of the server's clock by more than
+# MAX_SKEW seconds would move the recorded times of all clients, and a large step would use up the numbers.
+ADVANCE = """
+CREATE OR REPLACE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
+  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  UPDATE counter c SET seq = c.seq + step,
+    at = greatest(c.at, least(now, extract(epoch FROM clock_timestamp())::float8 + {skew}))
+  WHERE step BETWEEN 0 AND 1000000000 AND now > '-Infinity'
+  RETURNING c.seq, c.at $$;
+""".replace("{skew}", str(MAX_SKEW))
 TABLES = (
     """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
@@ -133,13 +146,11 @@ CREATE TABLE pointers (
   PRIMARY KEY (namespace, id, target));
 CREATE INDEX pointers_by_target ON pointers (namespace, target);
 
-CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
-  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-  UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
-  RETURNING c.seq, c.at $$
+{advance}
 """.replace("{terms}", derived.TERMS_TABLE)
     .replace("{speakers}", SPEAKERS)
     .replace("{names}", NAMES)
+    .replace("{advance}", ADVANCE)
 )
 
 TENANT_TABLES = (
@@ -262,6 +273,7 @@ def _add_speakers(conn: Conn) -> None:
     run("DELETE FROM snapshots")
     run(SPEAKERS)
     run(NAMES)
+    run(ADVANCE)
     for table in ("speakers", "names"):
         _protect_new(conn, table)
     from hybridmem.stores.postgres.derived import Deriver
