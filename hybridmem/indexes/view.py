@@ -44,7 +44,7 @@ REPLAY_RATIO = 200
 """Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
-BATCH = 2_000
+BATCH = 8_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
@@ -153,7 +153,7 @@ class LocalView:
         return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        for edge in self._store.edges(view=self._view):
+        for edge in self._all_edges():
             self._set_contradiction(edge, removed=False)
         if self._vector is None or self._settings.make_vectors is not None:
             return
@@ -252,7 +252,7 @@ class LocalView:
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
-        if edge.relation != "contradicts":
+        if edge.relation != "contradicts" and not (removed and not edge.relation):
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             others = self._contradicts.setdefault(a, set())
@@ -357,24 +357,32 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        mentions = self._mentions if self._names else None
+        mentions = self.mentions if self.has_names() else None
         return candidates(
             self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
         )
 
-    def _mentions(self, ids: Sequence[str]) -> Iterator[tuple[str, str, float, str]]:
-        """Which memories these mention: (id, mentioned id, weight, name)."""
+    def has_names(self) -> bool:
+        """Whether any memory has a name that a text could mention."""
+        return bool(self._names)
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
-        if names is None or graph is None:
-            return
+        if not names or graph is None:
+            return []
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        links: list[tuple[str, str, float, str]] = []
         for id_ in ids:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
-            for mention in found or ():
-                if mention.shared <= graph.max_fanout:
-                    yield id_, mention.id, graph.mentions * self._name_weight(mention), mention.name
+            links += [
+                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                for mention in found or ()
+                if mention.shared <= graph.max_fanout
+            ]
+        return links
 
     def _name_weight(self, mention: Mention) -> float:
         """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
@@ -398,8 +406,12 @@ class LocalView:
         if graph.reads_texts:
             graph.apply(self._store.changes(0, view=self._view))
         else:
-            graph.load(self._entries, self._store.edges(view=self._view))
+            graph.load(self._entries, self._all_edges())
         return graph
+
+    def _all_edges(self) -> Sequence[Edge]:
+        """The edges of the view, also those of superseded memories, which may become active again."""
+        return self._store.edges(view=self._view._replace(superseded=True))
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

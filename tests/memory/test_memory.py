@@ -4,6 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import numpy as np
@@ -738,11 +739,11 @@ def test_notes_edited_by_hand_are_embedded_when_they_are_noticed(tmp_path, caplo
         (notes / "c.md").write_text("a boat", encoding="utf-8")
         (notes / "a.md").write_text("now a whole car", encoding="utf-8")
         memory.store.sync()
-        assert sorted(asked) == ["a boat", "now a whole car"]  # what stayed is not embedded again
-        assert memory.search_arm("vector", "now a whole car", k=1)[0].score == pytest.approx(1.0)
+        assert sorted(asked) == ["a\nnow a whole car", "c\na boat"]  # what stayed is not embedded again
+        assert memory.search_arm("vector", "now a whole car", k=1)[0].id == "a"
         (notes / "c.md").write_text("a submarine", encoding="utf-8")
         assert memory.get("c").text == "a submarine"
-        assert asked[2:] == ["now a whole car", "a submarine"]  # the question, and the note
+        assert asked[2:] == ["now a whole car", "c\na submarine"]  # the question, and the note
         memory.store.rebuild()
         assert len(memory.search_arm("vector", "cat")) == 3
     (notes / "d.md").write_text("a plane", encoding="utf-8")
@@ -753,3 +754,11 @@ def test_notes_edited_by_hand_are_embedded_when_they_are_noticed(tmp_path, caplo
     with HybridMemory(notes, embedder=broken) as memory:
         assert "changed notes have no vector yet" in caplog.text
         assert memory.get("d").text == "a plane"
+
+
+def test_a_conversation_is_searched_without_the_words_arm():
+    """Evidence from nearby turns compares with BM25, which is not asked at weight 0."""
+    with HybridMemory(embedder=lambda texts: [[float("cat" in text), 0.5] for text in texts]) as memory:
+        memory.add_many([Memory("a cat?", id="a", thread="t"), Memory("on the sofa", id="b", thread="t")])
+        recipe = replace(memory.recipe, weights={"bm25": 0.0, "vector": 1.0})
+        assert memory.search("cat", recipe=recipe)[0].id == "a"

@@ -281,6 +281,14 @@ class PostgresView:
     def _cache(self, entries: Iterable[Entry]) -> None:
         self._entries.update([(entry[0], entry) for entry in entries])
 
+    def has_names(self) -> bool:
+        """No names are kept in the server."""
+        return False
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:  # noqa: ARG002
+        """No names are kept in the server."""
+        return []
+
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
         wanted = list(ids)
