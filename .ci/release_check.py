@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-EXTRAS = "langchain,llamaindex,local"
+EXTRAS = "langchain,llamaindex,langgraph,agents,mcp,local"
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:

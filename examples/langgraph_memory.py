@@ -8,8 +8,9 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain.tools import ToolRuntime, tool
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
 
@@ -27,7 +28,7 @@ class Scripted(BaseChatModel):
     def _llm_type(self) -> str:
         return "scripted"
 
-    def bind_tools(self, _tools: Any, **_: Any) -> "Scripted":
+    def bind_tools(self, tools: Any, *, tool_choice: str | None = None, **_: Any) -> Any:  # noqa: ARG002
         return self
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
@@ -70,8 +71,8 @@ with tempfile.TemporaryDirectory() as folder, HybridMemory(Path(folder) / "agent
     )
 
     def say(text: str, *, user: str, thread: str) -> str:
-        config = {"configurable": {"thread_id": thread}}
-        state = agent.invoke({"messages": [("user", text)]}, config, context=User(user_id=user))
+        config: RunnableConfig = {"configurable": {"thread_id": thread}}
+        state = agent.invoke({"messages": [HumanMessage(text)]}, config, context=User(user_id=user))
         return str(state["messages"][-1].content)
 
     print("Monday: ", say("My cat is called Pixel.", user="ana", thread="monday"))

@@ -71,7 +71,7 @@ class EnsembleRetriever(ParentRetriever):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_weights(cls, values: Any) -> Any:
+    def _set_weights(cls, values: Any) -> Any:
         if not isinstance(values, dict) or not isinstance(values.get("retrievers"), Sequence | Mapping):
             return values
         count = len(values["retrievers"])

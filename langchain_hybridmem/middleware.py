@@ -12,11 +12,10 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.runnables import RunnableConfig
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import in_thread
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
-from hybridmem.memory.messages import add_messages, as_message, normalized
-from hybridmem.memory.recall import block
+from hybridmem.memory.recall import block, message_memory
+from hybridmem.text.folding import normalized
 from langchain_hybridmem._sessions import thread_of, views
 
 if find_spec("langchain") is None or find_spec("langchain.agents") is None:
@@ -134,14 +133,14 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Save what was said in this turn."""
         try:
             view, turn, config = self._turn(state, runtime)
-            add_messages(view, self._messages(turn, config))
+            view.add_many(self._messages(turn, config), on_duplicate="skip")
             if self._extract is not None:
                 facts = self._extract(turn)
                 if inspect.isawaitable(facts):
                     if inspect.iscoroutine(facts):
                         facts.close()
                     raise ConfigError("extract is async: run the agent with ainvoke or astream")
-                view.add_many(facts)
+                view.add_many(facts, on_duplicate="skip")
         except HybridMemError as error:
             self._failed("saved to", error)
 
@@ -149,11 +148,11 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """Save what was said in this turn, without blocking the event loop."""
         try:
             view, turn, config = self._turn(state, runtime)
-            await in_thread(lambda: add_messages(view, self._messages(turn, config)))
+            await view.aadd_many(self._messages(turn, config), on_duplicate="skip")
             if self._extract is not None:
                 found = self._extract(turn)
                 facts = await found if inspect.isawaitable(found) else found
-                await in_thread(lambda: view.add_many(facts))
+                await view.aadd_many(facts, on_duplicate="skip")
         except HybridMemError as error:
             self._failed("saved to", error)
 
@@ -172,7 +171,7 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """The messages to save; a call of a tool and its result are not part of the conversation."""
         thread = thread_of(config)
         return [
-            as_message(text, role=_ROLES[message.type], thread=thread, name=message.name)
+            message_memory(text, role=_ROLES[message.type], thread=thread, name=message.name)
             for message in turn
             if message.type in self._speakers and (text := _text(message).strip()) and not _calls_tools(message)
         ]

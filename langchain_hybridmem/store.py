@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.protocols import View
@@ -84,6 +85,7 @@ class HybridStore(BaseStore):
         self.memory = memory
         self.ttl_config = ttl
         self._fields = tuple(fields)
+        self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two keys are two items
         self._directory = _Directory(memory)
         self._spans: OrderedDict[str, HybridMemory] = OrderedDict()
         self._lock = threading.Lock()
@@ -115,6 +117,10 @@ class HybridStore(BaseStore):
         listed = list(ops)
         results: list[Result] = await in_thread(lambda: self.batch(listed))
         return results
+
+    def sweep_ttl(self) -> int:
+        """Remove expired items from the memory's live view and return how many; reads do not need it."""
+        return sum(self.memory.namespace(name).sweep() for name in self._directory.names(()))
 
     # --- writing
 
@@ -153,13 +159,15 @@ class HybridStore(BaseStore):
         if RESERVED in value:
             raise ConfigError(f"the key {RESERVED!r} of a value is reserved for the store")
         paths = self._fields if op.index is None else op.index or ()
-        record: dict[str, Any] = {}
-        if op.ttl is not None:
-            record = {"ttl": op.ttl, "expires_at": time.time() + op.ttl * MINUTE}
         now = self._moment()
-        created = now if old is None or old.created_at is None else old.created_at
-        metadata = {**value, RESERVED: record}
-        return Memory(indexed_text(value, paths), id=id_, created_at=created, updated_at=now, metadata=metadata)
+        return Memory(
+            indexed_text(value, paths),
+            id=id_,
+            created_at=now if old is None or old.created_at is None else old.created_at,
+            updated_at=now,
+            expires_at=None if op.ttl is None else _in(op.ttl),
+            metadata={**value, RESERVED: {} if op.ttl is None else {"ttl": op.ttl}},
+        )
 
     def _moment(self) -> datetime:
         """The time now, later than every time given before: the order of creation is the order of items."""
@@ -216,20 +224,18 @@ class HybridStore(BaseStore):
         if not names:
             return []
         passing = self._passing(op.filter, names) if op.filter else None
-        found = self._search_memory(op, names, wanted, passing)
-        now = time.time()
-        if any(_expired(memory, now) for memory, _, _ in found):  # search again among what has not expired
-            found = self._search_memory(op, names, wanted, self._passing(op.filter or {}, names))
-        return found
+        return self._search_memory(op, names, wanted, passing)
 
     def _search_memory(
         self, op: SearchOp, names: Sequence[str], wanted: int, filter: dict[str, Any] | None
     ) -> list[tuple[Memory, str, float | None]]:
         if len(names) == 1:
-            rows = self.memory.namespace(names[0]).search(op.query or "", k=wanted, filter=filter)
+            rows = self.memory.namespace(names[0]).search(op.query or "", k=wanted, filter=filter, recipe=self._recipe)
             return [(row.memory, names[0], row.score) for row in rows]
         found: list[tuple[Memory, str, float | None]] = []
-        for row in self._span(self._name(op.namespace_prefix)).search(op.query or "", k=wanted, filter=filter):
+        for row in self._span(self._name(op.namespace_prefix)).search(
+            op.query or "", k=wanted, filter=filter, recipe=self._recipe
+        ):
             name, id_ = split_id(row.id)
             found.append((replace(row.memory, id=id_), name, row.score))
         return found
@@ -256,26 +262,30 @@ class HybridStore(BaseStore):
         """Begin the TTL of what was read anew; the text stays, so nothing is embedded again."""
         if self.ttl_config is not None and not self.ttl_config.get("refresh_on_read", True):
             return
-        now = time.time()
-        fresh = []
-        for memory in memories:
-            record = memory.metadata.get(RESERVED) or {}
-            ttl = record.get("ttl")
-            if ttl is not None and now + ttl * MINUTE - record["expires_at"] >= REFRESH * ttl * MINUTE:
-                renewed = {**record, "expires_at": now + ttl * MINUTE}
-                fresh.append(replace(memory, metadata={**memory.metadata, RESERVED: renewed}))
+        due = [memory.id for memory in memories if _due(memory)]
+        stored = self.memory.store.get(due, view=View(name)) if due else []
+        fresh = [replace(one, expires_at=_in(_ttl(one))) for one in stored if one is not None and _due(one)]
         if fresh:
             self.memory.store.put(fresh, namespace=name)
 
     # --- namespaces
 
     def _list_namespaces(self, op: ListNamespacesOp) -> list[_Path]:
-        paths = [self._path(name) for name in self._directory.names(())]
+        now = time.time()
+        paths = [self._path(name) for name in self._directory.names(()) if self._directory.ends(name) > now]
         for condition in op.match_conditions or ():
             paths = [path for path in paths if _matches(condition, path)]
         if op.max_depth is not None:
             paths = [path[: op.max_depth] for path in paths]
         return sorted(set(paths))[op.offset : op.offset + op.limit]
+
+
+class _Order(NamedTuple):
+    """The items of a namespace: when the first was created, when the last expires, the ids in order of creation."""
+
+    first: float
+    last: float
+    ids: list[str]
 
 
 class _Directory:
@@ -285,7 +295,8 @@ class _Directory:
         self._store, self._base = memory.store, memory.name
         self._seen = -1
         self._paths: dict[str, _Path] = {}
-        self._order: dict[str, tuple[float, list[str]]] = {}
+        self._below: dict[_Path, list[str]] = {}
+        self._order: dict[str, _Order] = {}
         self._lock = threading.Lock()
 
     def _follow(self) -> None:
@@ -296,10 +307,14 @@ class _Directory:
         for name in self._store.namespaces() if first else self._store.changed_namespaces(self._seen):
             self._order.pop(name, None)
             path = split_path(name, self._base)
-            if path is not None and (first or self._store.count(view=View(name))):
+            there = path is not None and (first or self._store.count(view=View(name)) > 0)
+            if there == (name in self._paths):
+                continue
+            self._below.clear()
+            if path is not None and there:
                 self._paths[name] = path
             else:
-                self._paths.pop(name, None)
+                del self._paths[name]
         self._seen = newest
 
     def names(self, prefix: _Path) -> list[str]:
@@ -307,27 +322,53 @@ class _Directory:
         depth = len(prefix)
         with self._lock:
             self._follow()
-            return [name for name, path in self._paths.items() if path[:depth] == prefix]
+            found = self._below.get(prefix)
+            if found is None:
+                found = [name for name, path in self._paths.items() if path[:depth] == prefix]
+                self._below[prefix] = found
+            return found
 
     def in_order(self, prefix: _Path) -> list[tuple[str, list[str]]]:
         """The same with the ids of their items: the namespace with the oldest item first, each in order of creation."""
-        names = self.names(prefix)
-        with self._lock:
-            orders = [(*self._ordered(name), name) for name in names]
-        return [(name, ids) for _, ids, name in sorted(orders, key=lambda order: (order[0], order[2])) if ids]
+        orders = [(name, self._ordered(name)) for name in self.names(prefix)]
+        orders.sort(key=lambda row: (row[1].first, row[0]))
+        return [(name, order.ids) for name, order in orders if order.ids]
 
-    def _ordered(self, name: str) -> tuple[float, list[str]]:
-        order = self._order.get(name)
-        if order is None:
-            entries = self._store.entries(view=View(name))
-            rows = sorted((entry.created_at or 0.0, entry.id) for entry in entries)
-            order = self._order[name] = (rows[0][0] if rows else 0.0, [id_ for _, id_ in rows])
+    def ends(self, name: str) -> float:
+        """When the last item of a namespace expires; infinite where one does not."""
+        return self._ordered(name).last
+
+    def _ordered(self, name: str) -> _Order:
+        with self._lock:
+            order = self._order.get(name)
+            if order is None:
+                entries = self._store.entries(view=View(name))
+                rows = sorted((entry.created_at or 0.0, entry.id) for entry in entries)
+                last = max((math.inf if one.expires_at is None else one.expires_at for one in entries), default=0.0)
+                order = _Order(rows[0][0] if rows else 0.0, last, [id_ for _, id_ in rows])
+                self._order[name] = order
         return order
 
 
+def _in(minutes: float) -> datetime:
+    return datetime.fromtimestamp(time.time() + minutes * MINUTE, timezone.utc)
+
+
 def _expired(memory: Memory, now: float) -> bool:
-    expires = (memory.metadata.get(RESERVED) or {}).get("expires_at")
-    return expires is not None and bool(expires <= now)
+    return memory.expires_at is not None and memory.expires_at.timestamp() <= now
+
+
+def _ttl(memory: Memory) -> float:
+    """The minutes for which an item lives; 0 for one that does not expire."""
+    return float((memory.metadata.get(RESERVED) or {}).get("ttl") or 0.0)
+
+
+def _due(memory: Memory) -> bool:
+    """Whether so much of a TTL has passed that reading begins it anew."""
+    ttl = _ttl(memory) * MINUTE
+    if not ttl or memory.expires_at is None:
+        return False
+    return time.time() + ttl - memory.expires_at.timestamp() >= REFRESH * ttl
 
 
 def _matches(condition: MatchCondition, path: _Path) -> bool:

@@ -113,15 +113,25 @@ class _Change:
         return MemoryTools(memory=self._view(config, _context()))
 
     def save(
-        self, text: str, config: RunnableConfig, tags: list[str] | None = None, replaces: str | None = None
+        self,
+        text: str,
+        config: RunnableConfig,
+        tags: list[str] | None = None,
+        replaces: str | None = None,
+        ttl: float | None = None,
     ) -> str:
         tools, thread = self._tools(config), thread_of(config)
-        return _refusing(lambda: tools.save(text, tags=tags, replaces=replaces, thread=thread).text)
+        return _refusing(lambda: tools.save(text, tags=tags, replaces=replaces, ttl=ttl, thread=thread).text)
 
     async def asave(
-        self, text: str, config: RunnableConfig, tags: list[str] | None = None, replaces: str | None = None
+        self,
+        text: str,
+        config: RunnableConfig,
+        tags: list[str] | None = None,
+        replaces: str | None = None,
+        ttl: float | None = None,
     ) -> str:
-        return str(await in_thread(lambda: self.save(text, config, tags, replaces)))
+        return str(await in_thread(lambda: self.save(text, config, tags, replaces, ttl)))
 
     def forget(self, id: str, config: RunnableConfig) -> str:
         tools = self._tools(config)

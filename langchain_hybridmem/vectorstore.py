@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class HybridVectorStore(VectorStore):
         if not isinstance(memory, HybridMemory):
             raise ConfigError(f"memory = {memory!r} is not allowed: a HybridMemory, or a view of one")
         self.memory = memory
+        self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two ids are two documents
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -74,15 +76,16 @@ class HybridVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[str]:
         """Add texts without blocking the event loop."""
-        added: list[str] = await in_thread(lambda: self.add_texts(texts, metadatas, ids=ids, **kwargs))
-        return added
+        _refuse(kwargs, _ADDING)
+        return await self.memory.aadd_many(_memories(texts, metadatas, ids))
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
         _refuse(kwargs, ())
-        gone = [memory.id for memory in self.memory.list()] if ids is None else list(ids)
-        if gone:
-            self.memory.forget(*gone)
+        if ids is None:
+            self.memory.clear()
+        elif ids:
+            self.memory.forget(*ids)
         return True
 
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
@@ -115,14 +118,15 @@ class HybridVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The k best documents with their fused scores: between 0 and 1, higher is better."""
         _refuse(kwargs, _SEARCHING)
-        return self._filled(query, self.memory.search(query, k=k, filter=filter, **kwargs), k, filter, kwargs)
+        results = self.memory.search(query, k=k, filter=filter, **{"recipe": self._recipe, **kwargs})
+        return self._filled(query, results, k, filter, kwargs)
 
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The same without blocking the event loop."""
         _refuse(kwargs, _SEARCHING)
-        results = await self.memory.asearch(query, k=k, filter=filter, **kwargs)
+        results = await self.memory.asearch(query, k=k, filter=filter, **{"recipe": self._recipe, **kwargs})
         filled: list[tuple[Document, float]] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
         return filled
 
@@ -189,7 +193,7 @@ class HybridVectorStore(VectorStore):
         _refuse(kwargs, _SEARCHING)
         if self.memory.embedder is None:
             raise ConfigError("max_marginal_relevance_search needs vectors: this memory has no embedder")
-        results = self.memory.search(query, k=fetch_k, filter=filter, **kwargs)
+        results = self.memory.search(query, k=fetch_k, filter=filter, **{"recipe": self._recipe, **kwargs})
         return self._diverse(self.memory.embedder.query(query), results, k, lambda_mult)
 
     async def amax_marginal_relevance_search(

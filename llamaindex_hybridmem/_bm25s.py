@@ -9,7 +9,6 @@ import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
-from hybridmem.core.fanout import in_thread
 from hybridmem.errors import MissingExtraError
 from hybridmem.retrievers.lexical import LexicalHit
 
@@ -83,14 +82,24 @@ class Bm25sCorpus:
             self._index = None
         return len(gone)
 
-    def search(self, query: str, /, *, k: int, check: Callable[[BaseNode], bool] | None = None) -> list[LexicalHit]:
-        """The k best nodes that pass the check; like the original's, they may score 0."""
+    def search(
+        self,
+        query: str,
+        /,
+        *,
+        k: int,
+        check: Callable[[BaseNode], bool] | None = None,
+        weights: Sequence[int] | None = None,
+    ) -> list[LexicalHit]:
+        """The k best nodes that pass the check, with weighted scores; like the original's, they may score 0."""
         nodes = self.items
         if not nodes:
             return []
-        mask = None if check is None else np.array([int(check(node)) for node in nodes])
-        if mask is not None:
-            k = min(k, int(mask.sum()))
+        mask = None if weights is None else np.array(weights)
+        if check is not None:
+            passing = np.array([int(check(node)) for node in nodes])
+            mask = passing if mask is None else mask * passing
+            k = min(k, int(passing.sum()))
         if k == 0:
             return []
         places, scores = self.bm25.retrieve(
@@ -101,13 +110,7 @@ class Bm25sCorpus:
             weight_mask=mask,
         )
         hits = zip(places[0].tolist(), scores[0].tolist(), strict=True)
-        return [LexicalHit(nodes[place], score) for place, score in hits if mask is None or mask[place]]
-
-    async def asearch(
-        self, query: str, /, *, k: int, check: Callable[[BaseNode], bool] | None = None
-    ) -> list[LexicalHit]:
-        """The same without blocking the event loop."""
-        return await in_thread(lambda: self.search(query, k=k, check=check))
+        return [LexicalHit(nodes[place], score) for place, score in hits if check is None or check(nodes[place])]
 
 
 def _load() -> Any:

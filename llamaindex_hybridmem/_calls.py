@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
 from llamaindex_hybridmem._conversion import to_node
@@ -43,6 +44,14 @@ class SearchRetriever(BaseRetriever):
         """A tool for an agent, which passes the agent's question on as it is."""
         return retriever_tool(self, name=name, description=description)
 
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The results for a query, best first."""
+        return super().retrieve(_checked_query(str_or_query_bundle))
+
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The same, without blocking the event loop."""
+        return await super().aretrieve(_checked_query(str_or_query_bundle))
+
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Search on the event loop; a subclass that overrides only `_retrieve` gets that, in a thread."""
@@ -73,6 +82,13 @@ class SearchRetriever(BaseRetriever):
             if name in settings.more and self._memory is None:
                 raise ConfigError(f"{name} = {settings.more[name]!r}: only a memory understands {name!r}")
         return settings
+
+
+def _checked_query(query: QueryType) -> QueryType:
+    if not isinstance(query, str | QueryBundle):
+        shown = validation.display(query)
+        raise ConfigError(f"query = {shown} is not allowed: retrieve takes a str or a QueryBundle")
+    return query
 
 
 def _overrides_search(cls: type) -> bool:

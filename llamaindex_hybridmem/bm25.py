@@ -330,28 +330,31 @@ class BM25Retriever(SearchRetriever):
         call, query = self._call(), query_bundle.query_str
         if self._memory is not None:
             return memory_nodes(self._memory.search_arm("bm25", query, **memory_settings(call)))
-        k, check = self._depth(call), _check(call)
-        return self._results(self._corpus().search(query, k=k, check=check), call)
+        return self._search(query, call)
 
     async def _asearch(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         call, memory, query = self._call(), self._memory, query_bundle.query_str
         if memory is not None:
             return memory_nodes(await memory.asearch_arm("bm25", query, **memory_settings(call)))
-        k, check = self._depth(call), _check(call)
-        return self._results(await self._corpus().asearch(query, k=k, check=check), call)
+        corpus = self._corpus()
+        if self.corpus_weight_mask is not None or isinstance(corpus, Bm25sCorpus):
+            return await in_thread(lambda: self._search(query, call))
+        return _results(await corpus.asearch(query, k=call.k or DEFAULT_SIMILARITY_TOP_K, check=_check(call)))
 
-    def _depth(self, call: Settings) -> int:
-        """How many hits to ask the index for: all of them, where a mask changes their scores."""
-        k = call.k or DEFAULT_SIMILARITY_TOP_K
-        return k if self.corpus_weight_mask is None else max(k, len(self._corpus()))
+    def _search(self, query: str, call: Settings) -> list[NodeWithScore]:
+        corpus, k, mask = self._corpus(), call.k or DEFAULT_SIMILARITY_TOP_K, self.corpus_weight_mask
+        if isinstance(corpus, Bm25sCorpus):
+            return _results(corpus.search(query, k=k, check=_check(call), weights=mask))
+        if mask is None:
+            return _results(corpus.search(query, k=k, check=_check(call)))
+        weights = dict(zip(corpus.keys, mask, strict=False))
+        hits = corpus.search(query, k=max(1, len(corpus)), check=_check(call))
+        weighted = [hit._replace(score=hit.score * weights.get(hit.item.id_, 0)) for hit in hits]
+        return _results(sorted([hit for hit in weighted if hit.score > 0], key=lambda hit: -hit.score)[:k])
 
-    def _results(self, hits: Sequence[LexicalHit], call: Settings) -> list[NodeWithScore]:
-        pairs = [(hit.item, hit.score) for hit in hits]
-        if self.corpus_weight_mask is not None:
-            weights = dict(zip((node.id_ for node in self.nodes), self.corpus_weight_mask, strict=False))
-            weighted = [(node, score * weights.get(node.id_, 0)) for node, score in pairs]
-            pairs = sorted([pair for pair in weighted if pair[1] > 0], key=lambda pair: -pair[1])
-        return scored_nodes(pairs[: call.k or DEFAULT_SIMILARITY_TOP_K])
+
+def _results(hits: Sequence[LexicalHit]) -> list[NodeWithScore]:
+    return scored_nodes([(hit.item, hit.score) for hit in hits])
 
 
 def _check(call: Settings) -> Callable[[BaseNode], bool] | None:

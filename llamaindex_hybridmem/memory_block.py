@@ -10,10 +10,8 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
-from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
-from hybridmem.memory.messages import add_messages, as_message
-from hybridmem.memory.recall import block, shortened
+from hybridmem.memory.recall import block, message_memory, shortened
 from llamaindex_hybridmem._settings import check_k, refuse
 
 if TYPE_CHECKING:
@@ -76,13 +74,12 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
 
     async def _keep(self, messages: Sequence[ChatMessage], session_id: str | None) -> None:
         kept = [
-            as_message(text, role=message.role.value, thread=session_id)
+            message_memory(text, role=message.role.value, thread=session_id)
             for message in messages
             if message.role.value in self.roles and (text := _text(message))
         ]
         if kept:
-            view = self.session(session_id)
-            await in_thread(lambda: add_messages(view, kept))
+            await self.session(session_id).aadd_many(kept, on_duplicate="skip")
 
     async def _aget(
         self, messages: list[ChatMessage] | None = None, session_id: str | None = None, **block_kwargs: Any

@@ -51,11 +51,13 @@ def memory_tools(
     async def asearch(query: str, as_of: str | None = None) -> str:
         return await _atext(tools.asearch(query, as_of=as_of))
 
-    def save(text: str, tags: list[str] | None = None, replaces: str | None = None) -> str:
-        return _text(lambda: tools.save(text, tags=tags, replaces=replaces, thread=thread))
+    def save(text: str, tags: list[str] | None = None, replaces: str | None = None, ttl: float | None = None) -> str:
+        return _text(lambda: tools.save(text, tags=tags, replaces=replaces, ttl=ttl, thread=thread))
 
-    async def asave(text: str, tags: list[str] | None = None, replaces: str | None = None) -> str:
-        return await _atext(tools.asave(text, tags=tags, replaces=replaces, thread=thread))
+    async def asave(
+        text: str, tags: list[str] | None = None, replaces: str | None = None, ttl: float | None = None
+    ) -> str:
+        return await _atext(tools.asave(text, tags=tags, replaces=replaces, ttl=ttl, thread=thread))
 
     def forget(id: str) -> str:
         return _text(lambda: tools.forget(id))

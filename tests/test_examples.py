@@ -1,5 +1,6 @@
 """Every example runs as a user would run it, offline and in an empty folder."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,27 @@ def test_the_examples_are_there():
         "llamaindex_query_engine.py",
     } <= names
     assert {"agent_memory.py", "langgraph_memory.py", "llamaindex_agent.py", "mcp_client.py"} <= names
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+book = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(book, timeout=180, resources={"metadata": {"path": "."}}).execute()
+"""
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs(notebook, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, str(notebook)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    assert any(cell.get("outputs") for cell in cells), "stored with its outputs, as a reader sees it"
+
+
+def test_there_are_two_notebooks():
+    assert {path.name for path in NOTEBOOKS} == {"replace_ensemble.ipynb", "tune_on_your_questions.ipynb"}

@@ -16,7 +16,6 @@ __all__ = [
     "Embed",
     "ExternalIndex",
     "Index",
-    "LexicalIndex",
     "Progress",
     "SearchView",
     "SearchesPool",
@@ -26,6 +25,7 @@ __all__ = [
     "SupportsCombinedSearch",
     "SupportsExternalEdits",
     "SupportsLazyFilter",
+    "SupportsPastViews",
     "SupportsServerSearch",
     "SupportsVectorLoading",
     "Version",
@@ -181,7 +181,8 @@ class Change(NamedTuple):
     """One change of a view: a memory that is visible, a memory that left the view, or an edge.
 
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
-    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
+    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed. A removed edge
+    without a relation stands for all edges between its ends: one of them was erased.
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     """
@@ -250,8 +251,16 @@ class SearchView(Protocol):
         """The entries of these memories; None for an id that is not in the view."""
         ...
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph over the `allowed` memories; None when the memory has no graph."""
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph."""
+        ...
+
+    def has_names(self) -> bool:
+        """Whether any memory has a name (a title, an alias) that a text could mention."""
+        ...
+
+    def mentions(self, ids: Sequence[str], /) -> Sequence[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
@@ -271,7 +280,8 @@ class SearchView(Protocol):
         ...
 
 
-class SearchesPool(Protocol):
+@runtime_checkable
+class SearchesPool(SearchView, Protocol):
     """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
 
     def speakers(self) -> Mapping[str, int]:
@@ -297,13 +307,6 @@ class SupportsCombinedSearch(Protocol):
         ...
 
 
-class LexicalIndex(Protocol):
-    """BM25 over the texts of a view."""
-
-    def search(self, query: str, /, *, k: int, allowed: Set[str] | None = None) -> Hits: ...
-    def score(self, query: str, ids: Sequence[str], /) -> Sequence[float]: ...
-
-
 @runtime_checkable
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
@@ -312,7 +315,9 @@ class SupportsBM25Constants(Protocol):
         """The k1 and b in use."""
         ...
 
-    def bm25_with(self, *, k1: float, b: float) -> LexicalIndex: ...
+    def with_bm25_constants(self, *, k1: float, b: float) -> SearchesPool:
+        """The same view, read with other constants."""
+        ...
 
 
 @runtime_checkable
@@ -349,6 +354,15 @@ class SupportsExternalEdits(Protocol):
         ...
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]: ...
+
+
+@runtime_checkable
+class SupportsPastViews(Protocol):
+    """A Store that knows when a view as of a time has changed, so that its indexes can be kept until then."""
+
+    def view_version(self, *, view: View) -> Any:
+        """A hashable value that changes when the view does: by writes up to its time, and by erasures."""
+        ...
 
 
 @runtime_checkable

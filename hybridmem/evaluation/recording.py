@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import ArmQuery, LexicalIndex, SearchView, SupportsBM25Constants, View
-from hybridmem.core.types import ArmList, Graph, Hits, Reader
+from hybridmem.core.protocols import SearchesPool, SearchView, SupportsBM25Constants, View
+from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
+from hybridmem.fusion.stages.base import Context, Pool
+from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.question import listed
+from hybridmem.memory.question import complete, listed, pool_of
+from hybridmem.retrievers.explainer import Explainer
 
 __all__ = [
     "Curve",
@@ -26,6 +28,7 @@ __all__ = [
     "memory_recorder",
     "memory_systems",
     "replay",
+    "retriever_recorder",
     "variants",
 ]
 
@@ -37,6 +40,7 @@ class Recorded(NamedTuple):
     reader: Reader
     graph: Graph | None = None
     now: float = 0.0
+    pool: Pool | None = None
 
 
 def replay(recipe: Fusion, recorded: Recorded, *, query: str = "", k: int) -> list[str]:
@@ -53,6 +57,7 @@ def replay(recipe: Fusion, recorded: Recorded, *, query: str = "", k: int) -> li
         now=recorded.now,
         k=k,
         graph=recorded.graph if recipe.spread is not None else None,
+        pool=recorded.pool,
     )
     return ranking.keys
 
@@ -79,80 +84,72 @@ def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = N
     return lambda case: record(case)[0]
 
 
+def retriever_recorder(explainer: Explainer, *, depth: int) -> Callable[[Case], Recorded]:
+    """A function that runs one case on every arm of a framework retriever and returns the arms' lists."""
+
+    def record(case: Case) -> Recorded:
+        seen: list[Recorded] = []
+
+        def capture(ranking: Ranking, context: Context) -> Ranking:
+            seen.append(Recorded(context.lists, context.reader, now=context.now))
+            return ranking
+
+        explainer.explain(case.query, recipe=Fusion(depth=depth, extra=(capture,)), k=depth, as_of=case.as_of)
+        return seen[-1]
+
+    return record
+
+
 def curve_recorder(
     memory: HybridMemory, *, depth: int, curves: Sequence[Curve | None]
 ) -> Callable[[Case], list[Recorded]]:
     """The same for several curves (None: the memory's own): only the BM25 arm runs again for each."""
     engine = memory.engine  # its own query path, without the fusion
-    asking = Fusion(mode="relative", depth=depth, spread=memory.recipe.spread or Spread())
-    views: dict[View, _View] = {}
+    spread = memory.recipe.spread or Spread()
+    asking = Fusion(mode="convex", depth=depth, omit_speakers=memory.recipe.omit_speakers, spread=spread)
 
     def record(case: Case) -> list[Recorded]:
         question = memory.question(case.query, k=1, recipe=asking, as_of=case.as_of)
-        space = engine.search_view(question.view)
-        view = views.get(question.view)
-        if view is None or view.space is not space:
-            view = views[question.view] = _View(space, curves)
-        ask, found = engine.arm_hits(space, engine.arm_query(question), asking, depth)
-        reader, now = engine.reader(question.view), engine.clock()
-        return [Recorded(lists, reader, view.graph, now) for lists in view.lists(engine.arms, ask, found, depth)]
+        view = engine.search_view(question.view)
+        query, hits = engine.arm_hits(view, engine.arm_query(question), asking, depth)
+        graph, reader, now = (
+            view.graph(None, threads=spread.threads),
+            engine.reader(question.view),
+            engine.now(question),
+        )
+        records = []
+        for curve in curves:
+            read = view if curve is None else _with_constants(view, curve)
+            own = hits if curve is None else {**hits, "bm25": read.search("bm25", query, k=depth)}
+            scores = pool_of(read, query, own) if isinstance(read, SearchesPool) else complete(read, query, own)
+            lists = [listed(arm, own[arm], read, scores) for arm in engine.arms]
+            records.append(Recorded(lists, reader, graph, now, scores if isinstance(scores, Pool) else None))
+        return records
 
     return record
 
 
-def _bm25(view: SearchView, curve: Curve) -> LexicalIndex:
+def _with_constants(view: SearchView, curve: Curve) -> SearchView:
     if not isinstance(view, SupportsBM25Constants):
         raise ConfigError("the BM25 arm of this store cannot be searched with other constants: leave out curves")
-    return view.bm25_with(k1=curve.k1, b=curve.b)
-
-
-class _View:
-    """What the recordings of one view share: a snapshot of the graph, and BM25 with other constants."""
-
-    def __init__(self, space: SearchView, curves: Sequence[Curve | None], /) -> None:
-        self.space = space
-        self.graph: Graph | None = space.graph(None)
-        self._texts = [None if curve is None else _bm25(space, curve) for curve in curves]
-
-    def lists(
-        self, arms: Sequence[str], ask: ArmQuery, found: Mapping[str, Hits], depth: int
-    ) -> Iterator[list[ArmList]]:
-        """One set of lists for each curve; the other arms score all candidates once."""
-        words = [found["bm25"] if text is None else text.search(ask.text, k=depth) for text in self._texts]
-        hits = [{**found, "bm25": one} for one in words]
-        everything = list(dict.fromkeys(chain.from_iterable(one.ids for some in hits for one in some.values())))
-        others: dict[str, dict[str, float | None]] = {
-            arm: dict(zip(found[arm].ids, found[arm].scores, strict=True)) for arm in found if arm != "bm25"
-        }
-        for arm, scores in others.items():
-            missing = [key for key in everything if key not in scores]
-            scores.update(zip(missing, self.space.score(arm, ask, missing), strict=True))
-        for text, some in zip(self._texts, hits, strict=True):
-            candidates = list(dict.fromkeys(chain.from_iterable(one.ids for one in some.values())))
-            known = {
-                arm: {key: score for key in candidates if (score := scores[key])} for arm, scores in others.items()
-            }
-            known["bm25"] = self._words(text, ask, some["bm25"], candidates)
-            yield [listed(arm, some[arm], self.space, known[arm]) for arm in arms]
-
-    def _words(
-        self, text: LexicalIndex | None, ask: ArmQuery, hits: Hits, candidates: Sequence[str]
-    ) -> dict[str, float]:
-        have = dict(zip(hits.ids, hits.scores, strict=True))
-        missing = [key for key in candidates if key not in have]
-        scores = self.space.score("bm25", ask, missing) if text is None else text.score(ask.text, missing)
-        have.update((key, score) for key, score in zip(missing, scores, strict=True) if score)
-        return have
+    return view.with_bm25_constants(k1=curve.k1, b=curve.b)
 
 
 def variants(recipe: Fusion) -> Iterator[tuple[str, Fusion]]:
-    """The ablations of a recipe: without each of its stages in turn (but packing), named by what is missing."""
+    """The ablations of a recipe: without each stage (but packing) and each part of evidence in turn."""
     for slot in SLOTS:
         if slot.name != "pack" and getattr(recipe, slot.name):
             without: dict[str, Any] = {slot.name: () if slot.many else None}
             yield f"without {slot.name}", replace(recipe, **without)
-    if recipe.complete:
-        yield "without complete", replace(recipe, complete=False)
+    if recipe.evidence is not None:
+        for part in PARTS:
+            if getattr(recipe.evidence, part) > 0:
+                off: dict[str, Any] = {part: 0.0}
+                yield f"without {part} evidence", replace(recipe, evidence=replace(recipe.evidence, **off))
+    for name in ("complete", "omit_speakers"):
+        if getattr(recipe, name):
+            changed: dict[str, Any] = {name: False}
+            yield f"without {name}", replace(recipe, **changed)
 
 
 def memory_systems(memory: HybridMemory, *, name: str = "", stages: bool = True) -> list[System]:

@@ -104,6 +104,8 @@ class Explanation:
     texts: Mapping[str, str] = field(default_factory=dict)
     hits: Mapping[str, Sequence[ArmHit]] = field(default_factory=dict)
     """Each arm's list before the gate, best first."""
+    remarks: tuple[str, ...] = ()
+    """What happened to the whole ranking, such as k not being filled after dedup."""
     hidden: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     """Why an id was not searched at all (superseded, forgotten, filtered); None when it was."""
 
@@ -125,6 +127,7 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"{self.query!r}: {len(self.receipts)} results ({self._arms_line()})"]
+        lines += [f"({remark})" for remark in self.remarks]
         lines += [f"{receipt}{self._text(receipt.key, 60)}" for receipt in self.receipts]
         return "\n".join(lines)
 
@@ -143,6 +146,7 @@ class Explanation:
             "arms": dict(self.arms),
             "results": [receipt.to_dict() for receipt in self.receipts],
             "dropped": {**self.gated, **self.dropped},
+            "remarks": list(self.remarks),
         }
 
     def _repr_html_(self) -> str:
@@ -168,6 +172,7 @@ class Trace:
         self._gated: dict[str, list[str]] = {}
         self._activations: dict[str, Activation] = {}
         self._fallback: str | None = None
+        self._remarks: list[str] = []
         self._hits: dict[str, tuple[ArmHit, ...]] = {}
         self._parts: dict[tuple[str, str], list[StepPart]] = {}
 
@@ -212,6 +217,10 @@ class Trace:
     def drop(self, stage: str, key: str, reason: str, /) -> None:
         """Record that a stage removed this key."""
         self._dropped[key] = reason if stage == "pack" else f"{stage}: {reason}"
+
+    def remark(self, text: str, /) -> None:
+        """Describe what a stage did to the ranking as a whole."""
+        self._remarks.append(text)
 
     def activated(self, key: str, activation: Activation, /) -> None:
         """Record the path along which spreading activated this key."""
@@ -277,6 +286,7 @@ class Trace:
             gated={key: f"gated: {', '.join(why)}" for key, why in self._gated.items() if key not in self._arms},
             activations=dict(self._activations),
             texts=dict(texts or {}),
+            remarks=tuple(self._remarks),
             hits=dict(self._hits),
             hidden=hidden,
         )

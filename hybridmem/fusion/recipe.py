@@ -24,12 +24,11 @@ from hybridmem.fusion.merge import (
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
+from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name, take
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
-from hybridmem.fusion.stages.dedup import SourceDedup
+from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.prior import NamedDate, Substance
 from hybridmem.fusion.stages.spread import Spread
 from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
@@ -92,34 +91,33 @@ class Fusion:
     weights: Mapping[str, float] | tuple[float, ...] | None = None
     c: float = 60
     depth: int | None = None
-    """How many hits each arm is asked for; None: enough to fill k after dedup."""
+    """How many hits each arm is asked for; None: k, or enough to fill k after the gate and the stages."""
     complete: bool = False
     """Let each arm score the candidates that only other arms listed, where it can."""
     smooth: bool = False
     """In score modes, share = (1 + n · normalised) / (1 + n) in a list of n hits, so that the last hit of a list is
     worth 1 / (1 + n) of the first instead of 0."""
+    omit_speakers: bool = False
+    """Embed the query without the names of speakers, which dominate its vector."""
     gate: QualityGate | None = field(
         default=None, metadata=_slot(QualityGate, doc="removes hits below a raw score of their arm", function=False)
     )
     evidence: Evidence | None = field(
         default=None, metadata=_slot(Evidence, doc="adds evidence from threads, speakers and dates")
     )
-    spread: Spread | None = field(
-        default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours and the thread")
-    )
+    spread: Spread | None = field(default=None, metadata=_slot(Spread, doc="adds activation from graph neighbours"))
     dedup: SourceDedup | None = field(
         default=None, metadata=_slot(SourceDedup, doc="keeps the best chunks of each source")
     )
     boost: HalfLife | Competition | None = field(
         default=None, metadata=_slot(HalfLife, Competition, doc="raises recent items")
     )
-    substance: Substance | None = field(default=None, metadata=_slot(Substance, doc="lowers short texts"))
-    dated: NamedDate | None = field(
-        default=None, metadata=_slot(NamedDate, doc="raises items from the date that the query names")
-    )
     extra: tuple[Stage, ...] = field(default=(), metadata=_slot(doc="stages of your own", in_file=False, many=True))
     conflicts: Conflicts | None = field(
         default=None, metadata=_slot(Conflicts, doc="lowers the weaker of two contradicting items")
+    )
+    duplicates: IdenticalTexts | None = field(
+        default=None, metadata=_slot(IdenticalTexts, doc="makes results with identical texts one result")
     )
     rerank: Rerank | None = field(
         default=None, metadata=_slot(Rerank, doc="reorders the top by a cross-encoder", in_file=False)
@@ -152,7 +150,7 @@ class Fusion:
         validation.number("c", self.c, "c is a finite number from 0 up", low=0)
         if self.depth is not None:
             validation.integer("depth", self.depth, "an arm is asked for at least 1 hit", low=1)
-        for name in ("complete", "smooth"):
+        for name in ("complete", "smooth", "omit_speakers"):
             validation.flag(name, getattr(self, name))
         validation.bm25_constants(1.2 if self.k1 is None else self.k1, 0.75 if self.b is None else self.b)
         if isinstance(self.weights, Mapping):
@@ -189,7 +187,9 @@ class Fusion:
         if self.depth is not None:
             return max(self.depth, k or 0)
         wide = self.gate or self._stages
-        return max(4 * k if wide else k, 20) if k else 100
+        if not k:
+            return 100
+        return max(4 * k, 20) if wide else k  # RRF over deeper lists than needed ranks worse
 
     def run(
         self,
@@ -204,18 +204,19 @@ class Fusion:
         contradictions: Callable[[Sequence[str]], Any] | None = None,
         trace: Trace | None = None,
         pool: Pool | None = None,
+        fill: bool = True,
     ) -> Ranking:
         """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
-        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool)
+        context = Context(query, now, reader, lists, k, graph, contradictions, trace, pool, fill)
         if trace is not None:
             trace.listed(lists, reader)
         if self.gate is not None:
             context.lists = self.gate.apply(lists, context)
         ranking = self._merge(context.lists, context, self._pooled(lists, context))
-        stages = self._stages
+        stages = (*self._stages, _matching) if pool is not None and self.complete else self._stages
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
         for stage in stages:
@@ -272,6 +273,17 @@ class Fusion:
         totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
+
+
+def _matching(ranking: Ranking, context: Context) -> Ranking:
+    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    if not ranking.scores or ranking.scores[-1] > 0.0:
+        return ranking
+    if context.trace is not None:
+        for key, score in zip(ranking.keys, ranking.scores, strict=True):
+            if score <= 0.0:
+                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+    return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 
 SLOTS: tuple[Slot, ...] = tuple(

@@ -11,16 +11,7 @@ from typing import Any
 from hybridmem.core import validation
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import SLOTS, Fusion, Slot
-from hybridmem.fusion.stages import (
-    Competition,
-    Conflicts,
-    HalfLife,
-    NamedDate,
-    QualityGate,
-    SourceDedup,
-    Spread,
-    Substance,
-)
+from hybridmem.fusion.stages import Competition, Conflicts, Evidence, HalfLife, IdenticalTexts, SourceDedup, Spread
 
 __all__ = ["RECIPES", "load_recipe", "recipe_from_dict", "recipe_to_dict", "save_recipe"]
 
@@ -30,24 +21,23 @@ _IN_FILE = tuple(item.name for item in fields(Fusion) if item.init and item.name
 _STAGES = {slot.name: slot for slot in SLOTS if slot.in_file}
 
 _DEFAULT = Fusion(
-    mode="relative",
+    mode="convex",
     weights={"bm25": 0.5, "vector": 0.5},
     depth=100,
     complete=True,
-    smooth=True,
-    gate=QualityGate(floor={"vector": 0.2}),
-    spread=Spread(strength=0.6, seeds=20, thread=0.6),
-    dedup=SourceDedup(),
-    boost=HalfLife(strength=0.05),
-    substance=Substance(strength=0.4, words=30),
-    dated=NamedDate(strength=0.2),
+    omit_speakers=True,
+    evidence=Evidence(),
+    spread=Spread(strength=0.3),
+    dedup=SourceDedup(fill=True),
+    boost=HalfLife(strength=0.02),
+    duplicates=IdenticalTexts(),
 )
-"""Tuned on the tuning halves of the evaluation sets; docs/quality.md reports the effect of each part."""
+"""Tuned on the tuning parts of the evaluation sets; docs/quality.md reports the effect of each part."""
 
 RECIPES: dict[str, Fusion] = {
     "rrf": Fusion(),
     "default": _DEFAULT,
-    "competition": replace(_DEFAULT, boost=Competition(), substance=None, dated=None, conflicts=Conflicts()),
+    "competition": replace(_DEFAULT, boost=Competition(), conflicts=Conflicts()),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, Protocol
 
@@ -11,14 +11,13 @@ import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
+from hybridmem.indexes.graph.mentions import Mentions
 
 __all__ = ["baseline_of", "candidates"]
 
 _SAMPLE = 128
 MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
-Mentions = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
-"""From ids to (id, mentioned id, weight, name)."""
 _WINDOW = 2
 """A window has this many turns before and after a memory."""
 

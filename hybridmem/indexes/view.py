@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ REPLAY_RATIO = 200
 """Replaying fewer than 1 change per this many memories takes less time than saving the indexes again."""
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
-BATCH = 2_000
+BATCH = 8_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
@@ -77,6 +78,7 @@ class LocalView:
         self._applied = -1
         self._entries = Entries() if settings.graph is None else Entries(settings.graph.links_key)
         self._contradicts: dict[str, set[str]] = {}
+        self._linked = False
         self._names = Names() if settings.graph is not None and settings.graph.mentions else None
         self.bm25 = self._new_bm25()
         self._vector = self._new_vector()
@@ -151,7 +153,7 @@ class LocalView:
         return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        for edge in self._store.edges(view=self._view):
+        for edge in self._all_edges():
             self._set_contradiction(edge, removed=False)
         if self._vector is None or self._settings.make_vectors is not None:
             return
@@ -249,7 +251,8 @@ class LocalView:
             )
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
-        if edge.relation != "contradicts":
+        self._linked = True
+        if edge.relation != "contradicts" and not (removed and not edge.relation):
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             others = self._contradicts.setdefault(a, set())
@@ -304,9 +307,11 @@ class LocalView:
         """The k1 and b in use; b depends on the mean length unless it was set."""
         return self.bm25.k1, self.bm25.effective_b
 
-    def bm25_with(self, *, k1: float, b: float) -> BM25Index:
-        """The BM25 index with other constants; it shares the postings."""
-        return self.bm25.with_curve(k1=k1, b=b)
+    def with_bm25_constants(self, *, k1: float, b: float) -> LocalView:
+        """The same view with other constants, for reading only: it shares all indexes."""
+        view = copy(self)
+        view.bm25 = self.bm25.with_curve(k1=k1, b=b)
+        return view
 
     def _new_bm25(self) -> BM25Index:
         s = self._settings
@@ -352,24 +357,32 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        mentions = self._mentions if self._names else None
+        mentions = self.mentions if self.has_names() else None
         return candidates(
             self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
         )
 
-    def _mentions(self, ids: Sequence[str]) -> Iterator[tuple[str, str, float, str]]:
-        """Which memories these mention: (id, mentioned id, weight, name)."""
+    def has_names(self) -> bool:
+        """Whether any memory has a name that a text could mention."""
+        return bool(self._names)
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
-        if names is None or graph is None:
-            return
+        if not names or graph is None:
+            return []
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        links: list[tuple[str, str, float, str]] = []
         for id_ in ids:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
-            for mention in found or ():
-                if mention.shared <= graph.max_fanout:
-                    yield id_, mention.id, graph.mentions * self._name_weight(mention), mention.name
+            links += [
+                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                for mention in found or ()
+                if mention.shared <= graph.max_fanout
+            ]
+        return links
 
     def _name_weight(self, mention: Mention) -> float:
         """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
@@ -377,22 +390,28 @@ class LocalView:
         information = max(map(self.bm25.idf, terms), default=0.0)
         return min(1.0, information / _RARE) / mention.shared
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
-        """A snapshot of the graph, which is built on first use."""
-        if self._settings.graph is None:
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+        """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""
+        settings = self._settings.graph
+        if settings is None or not (threads or self._linked or self._entries.extras or _reads_texts(settings)):
             return None
         if self._graph is None:
             with self._lock:
-                self._graph = self._graph or self._new_graph(self._settings.graph)
-        return self._graph.snapshot(self.entries, allowed=allowed)
+                self._graph = self._graph or self._new_graph(settings)
+        snapshot = self._graph.snapshot(self.entries, allowed=allowed)
+        return snapshot if threads else snapshot.without_threads()
 
     def _new_graph(self, settings: GraphSettings) -> GraphIndex:
         graph = GraphIndex(settings)
         if graph.reads_texts:
             graph.apply(self._store.changes(0, view=self._view))
         else:
-            graph.load(self._entries, self._store.edges(view=self._view))
+            graph.load(self._entries, self._all_edges())
         return graph
+
+    def _all_edges(self) -> Sequence[Edge]:
+        """The edges of the view, also those of superseded memories, which may become active again."""
+        return self._store.edges(view=self._view._replace(superseded=True))
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
@@ -404,6 +423,11 @@ class LocalView:
     def count(self) -> int:
         """The number of memories in this view."""
         return len(self._entries)
+
+
+def _reads_texts(settings: GraphSettings) -> bool:
+    """Whether entities are read from texts, so that any memory may have edges."""
+    return settings.entities not in ("own", None)
 
 
 def _columns(piece: Sequence[tuple[str, float | None, bytes]]) -> tuple[list[str], list[float], Any]:

@@ -16,11 +16,13 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import (
     ArmQuery,
     Progress,
+    SearchesPool,
     SearchView,
     Store,
     SupportsBoundedThreads,
     SupportsCombinedSearch,
     SupportsLazyFilter,
+    SupportsPastViews,
     View,
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
@@ -28,14 +30,17 @@ from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.explain import explain_arm
+from hybridmem.indexes.graph.mentions import MentionGraph
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded
 from hybridmem.memory.expiry import Expiry, has_expired
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, complete, hidden, listed
+from hybridmem.memory.question import Answer, Question, complete, hidden, listed, pool_of
 from hybridmem.memory.results import EntryReader, Result
+from hybridmem.text.speakers import bare_question
 
 __all__ = ["Engine"]
 
@@ -67,7 +72,7 @@ class Engine:
         self.clock = clock
         self._make_view = make_view or LocalView
         self._views: dict[View, SearchView] = {}
-        self._as_of_views: OrderedDict[View, SearchView] = OrderedDict()
+        self._as_of_views: OrderedDict[tuple[View, Any], SearchView] = OrderedDict()
         self._filter_ids = store.lazy_ids if isinstance(store, SupportsLazyFilter) else store.ids
         self._in_thread = store.in_thread if isinstance(store, SupportsBoundedThreads) else in_thread
         self._latencies: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
@@ -100,17 +105,22 @@ class Engine:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
         if view.as_of is None:
             self.expiry.apply(view.namespace)
+            return self._refreshed(self._views, view, view)
+        return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
+
+    def _refreshed(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
         with self._lock:
-            kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
-            found = kept.get(view)
-            if found is None:
-                found = kept[view] = self._make_view(self.store, view, self.settings)
-                while len(self._as_of_views) > AS_OF_VIEWS:
-                    self._as_of_views.popitem(last=False)
-            elif view.as_of is not None:
-                self._as_of_views.move_to_end(view)
+            found = kept.pop(key, None) or self._make_view(self.store, view, self.settings)
+            kept[key] = found
+            while len(self._as_of_views) > AS_OF_VIEWS:
+                self._as_of_views.popitem(last=False)
         found.refresh()
         return found
+
+    def _view_version(self, view: View) -> Any:
+        """The version of a view of the past, which changes with writes up to its time and with erasures."""
+        store = self.store
+        return store.view_version(view=view) if isinstance(store, SupportsPastViews) else store.last_seq()
 
     def index(self, namespace: str, /, *, save: bool = False) -> None:
         """Bring the indexes of a namespace up to date and, with `save`, store snapshots of them."""
@@ -149,10 +159,15 @@ class Engine:
         depth = question.recipe.depth_for(question.k)
         while True:
             answer = self._once(view, query, question, depth)
-            full = len(answer.ranking.keys) >= question.k
-            if full or question.recipe.dedup is None or not any(len(arm.items) >= depth for arm in answer.lists):
+            if len(answer.ranking.keys) >= question.k or question.recipe.dedup is None:
                 return answer
+            if not any(len(arm.items) >= depth for arm in answer.lists):
+                return answer._replace(ranking=self.fuse(answer)) if question.recipe.dedup.fill else answer
             depth *= 4
+
+    def now(self, question: Question) -> float:
+        """The clock of a question: the time of its view, or now."""
+        return self.clock() if question.view.as_of is None else question.view.as_of
 
     def arm_query(self, question: Question) -> ArmQuery:
         """The question as the arms receive it, with the ids that pass its filter."""
@@ -164,29 +179,36 @@ class Engine:
     def _once(self, view: SearchView, query: ArmQuery, question: Question, depth: int) -> Answer:
         recipe = question.recipe
         query, hits, scores = self._hits(view, query, recipe, depth)
+        pool = scores if isinstance(scores, Pool) else None
         lists = [
-            listed(arm, hits[arm], view, scores.get(arm)) if arm in hits else ArmList(arm, [], skipped="weight 0")
+            listed(arm, hits[arm], view, scores) if arm in hits else ArmList(arm, [], skipped="weight 0")
             for arm in self.arms
         ]
-        graph = view.graph(query.allowed) if recipe.spread is not None else None
-        answer = Answer(Ranking([], [], []), lists, question, view, graph, self.clock())
-        return answer._replace(ranking=self.fuse(answer))
+        spread = recipe.spread
+        graph = None if spread is None else view.graph(query.allowed, threads=spread.threads)
+        answer = Answer(Ranking([], [], []), lists, question, view, graph, self.now(question), pool)
+        return answer._replace(ranking=self.fuse(answer, fill=False))
 
-    def _hits(self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int) -> tuple[ArmQuery, _Hits, _Scores]:
-        """The hits of each arm and, if the recipe asks for it, every arm's scores of all hits.
+    def _hits(
+        self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int
+    ) -> tuple[ArmQuery, _Hits, Pool | _Scores]:
+        """The hits of each arm and, if the recipe asks for it, every arm's scores of all candidates.
 
         A view with combined search answers all of it in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
         if everything and self.embedder is not None and isinstance(view, SupportsCombinedSearch):
             if query.vector is None:
-                query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, query.text))))
+                text = _embedded_text(view, query.text, recipe)
+                query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))
             answer: tuple[_Hits, _Scores] | None = run_one(
                 Job("bm25 and vector", partial(view.search_both, query, k=depth))
             )
             if answer is not None:
                 return query, *answer
         query, hits = self.arm_hits(view, query, recipe, depth)
+        if recipe.complete and isinstance(view, SearchesPool):
+            return query, hits, pool_of(view, query, hits)
         return query, hits, complete(view, query, hits) if recipe.complete else {}
 
     def arm_hits(
@@ -200,7 +222,7 @@ class Engine:
             if not query.text.strip():
                 return Hits([], [])  # nothing to embed
             if box["vector"] is None and self.embedder is not None:
-                box["vector"] = self.embedder.query(query.text)
+                box["vector"] = self.embedder.query(_embedded_text(view, query.text, recipe))
             return view.search("vector", query._replace(vector=box["vector"]), k=depth)
 
         calls = {"bm25": lambda: view.search("bm25", query, k=depth), "vector": vector}
@@ -214,13 +236,18 @@ class Engine:
         weights = dict(zip(self.arms, question.recipe.weights_for(self.arms), strict=True))
         if self.embedder is None or not weights["vector"] or not question.text.strip():
             return question
+        text = question.text
+        if question.recipe.omit_speakers:
+            text = await self.in_thread(
+                lambda: _embedded_text(self.search_view(question.view), question.text, question.recipe)
+            )
         try:
-            return question._replace(vector=await self.embedder.aquery(question.text))
+            return question._replace(vector=await self.embedder.aquery(text))
         except EmbeddingError as error:
             apply_policy([Outcome("vector", error=error)])
             raise
 
-    def fuse(self, answer: Answer, trace: Trace | None = None) -> Ranking:
+    def fuse(self, answer: Answer, trace: Trace | None = None, *, fill: bool = True) -> Ranking:
         """Run the recipe, a pure function of lists, clock, graph and options."""
         question = answer.question
         return question.recipe.run(
@@ -232,6 +259,8 @@ class Engine:
             graph=answer.graph,
             contradictions=answer.view.contradictions,
             trace=trace,
+            pool=answer.pool,
+            fill=fill,
         )
 
     async def in_thread(self, call: Callable[[], T]) -> T:
@@ -277,9 +306,10 @@ class Engine:
             return []
         if arm == "vector" and self.embedder is not None and query.vector is None:
             query = query._replace(vector=self.embedder.query(query.text))
-        graph = view.graph(query.allowed) if arm == "graph" else None
-        if graph is None:
+        snapshot = view.graph(query.allowed) if arm == "graph" else None
+        if snapshot is None:
             return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
+        graph = MentionGraph(snapshot, view.mentions, query.allowed) if view.has_names() else snapshot
         seeds = view.search("bm25", query, k=4 * question.k)
         hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 
@@ -360,3 +390,10 @@ class Engine:
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question, answer.now),
         )
+
+
+def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
+    """The text of a query that is embedded."""
+    if recipe.omit_speakers and isinstance(view, SearchesPool):
+        return bare_question(text, view.speakers())
+    return text

@@ -7,12 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
-from hybridmem.core.types import ArmList, Graph, Hits, Ranking
+from hybridmem.core.protocols import ArmQuery, SearchesPool, SearchView, Store, View
+from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Ranking
 from hybridmem.fusion.recipe import Fusion
+from hybridmem.fusion.stages.base import Pool
 from hybridmem.memory.expiry import has_expired
 
-__all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed"]
+__all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed", "pool_of"]
 
 
 class Question(NamedTuple):
@@ -38,19 +39,54 @@ class Answer(NamedTuple):
     view: SearchView
     graph: Graph | None
     now: float
+    pool: Pool | None = None
 
 
 RecipeLike = str | Path | Mapping[str, Any] | Fusion
 """A recipe as users give it: a name, a file, a dict or a Fusion."""
 
 
-def listed(name: str, hits: Hits, view: SearchView, known: Mapping[str, float] | None) -> ArmList:
-    """Hits as a list of entries; a memory that left the view meanwhile is dropped."""
-    entries = view.entries(hits.ids)
+def listed(name: str, hits: Hits, view: SearchView, scores: Pool | Mapping[str, Mapping[str, float]]) -> ArmList:
+    """Hits as a list of entries, with the arm's scores of other candidates; a memory that left the view is dropped."""
+    entries, values = view.entries(hits.ids), hits.scores
     if None in entries:
-        rows = [(e, s) for e, s in zip(entries, hits.scores, strict=True) if e is not None]
-        return ArmList(name, [entry for entry, _ in rows], [score for _, score in rows], known=known)
-    return ArmList(name, entries, hits.scores, known=known)
+        rows = [(e, s) for e, s in zip(entries, values, strict=True) if e is not None]
+        entries, values = [entry for entry, _ in rows], [score for _, score in rows]
+    if not isinstance(scores, Pool):
+        return ArmList(name, entries, values, known=scores.get(name))
+    candidates = scores.candidates
+    known = dict(zip(candidates.ids, candidates.scores[name], strict=True)) if name in candidates.scores else None
+    return ArmList(name, entries, values, known=known, baseline=candidates.baseline.get(name, 0.0))
+
+
+def pool_of(view: SearchesPool, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
+    """All candidates of a query with their entries; a memory that left the view meanwhile is dropped."""
+    searched = {arm: own for arm, own in hits.items() if arm != "vector" or query.vector is not None}
+    candidates = view.complete(query, searched)
+    entries = view.entries(candidates.ids)
+    if None in entries:
+        candidates, entries = _present(candidates, entries)
+    return Pool(entries, candidates, view.speakers())
+
+
+def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[Candidates, list[Entry | None]]:
+    """The candidates that have an entry."""
+    places = [i for i, entry in enumerate(entries) if entry is not None]
+    position = {place: i for i, place in enumerate(places)}
+    window, previous = candidates.window, candidates.previous
+    kept = Candidates(
+        [candidates.ids[i] for i in places],
+        {arm: [scores[i] for i in places] for arm, scores in candidates.scores.items()},
+        candidates.baseline,
+        None if window is None else [window[i] for i in places],
+        None if previous is None else [position.get(previous[i], -1) for i in places],
+        [
+            link._replace(source=position[link.source], target=position[link.target])
+            for link in candidates.mentions
+            if link.source in position and link.target in position
+        ],
+    )
+    return kept, [entries[i] for i in places]
 
 
 def complete(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> dict[str, dict[str, float]]:

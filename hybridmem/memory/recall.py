@@ -9,7 +9,7 @@ from typing import Any
 from hybridmem.core.types import Memory
 from hybridmem.fusion.stages.top import count_tokens
 
-__all__ = ["NOTHING", "block", "line", "shortened"]
+__all__ = ["NOTHING", "block", "line", "message_memory", "shortened"]
 
 TAG = "memories"
 STEM = "memor"
@@ -47,6 +47,11 @@ def line(memory: Memory, /) -> str:
     shown = ", ".join(_label(part) for part in head if part)
     text = f"{memory.title}: {memory.text}" if memory.title else memory.text
     return f"[{shown}] {_contained(text)}"
+
+
+def message_memory(text: str, /, *, role: str, thread: str | None, name: str | None = None) -> Memory:
+    """What somebody said in a conversation, as a memory."""
+    return Memory(text, thread=thread, speaker=name or role, type="message", metadata={"role": role})
 
 
 def shortened(content: str, tokens: int, /, *, count: Callable[[str], int] | None = None) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from hybridmem.core.fanout import in_thread
 from hybridmem.core.times import epoch, iso
 from hybridmem.core.types import Memory
 from hybridmem.errors import HybridMemError, NotFoundError
@@ -34,7 +34,8 @@ SEARCH = (
 )
 SAVE = (
     "Save one fact to the long-term memory, as a full sentence that can be understood later on its own. "
-    "When it corrects a remembered fact, give that one's id as replaces."
+    "When it corrects a remembered fact, give that one's id as replaces. Give ttl (seconds) for a fact that holds only "
+    "for a while."
 )
 FORGET = "Remove one memory from the long-term memory, by the id that a search shows in brackets."
 LIST = "List memories in the order of their ids, a page at a time: give the last id of a page as after."
@@ -73,9 +74,11 @@ def below(base: str, session: Any, /) -> str:
 
 def described(memory: Memory, score: float | None = None, /) -> dict[str, Any]:
     """A memory as JSON-ready data."""
-    times = {"created_at": memory.created_at, "updated_at": memory.updated_at, "event_at": memory.event_at}
     shown: dict[str, Any] = {"id": memory.id, "text": memory.text}
-    shown.update({name: iso(seconds) for name, when in times.items() if (seconds := epoch(when)) is not None})
+    for name in ("created_at", "updated_at", "event_at", "expires_at"):
+        seconds = epoch(getattr(memory, name))
+        if seconds is not None:
+            shown[name] = iso(seconds)
     for name in ("title", "speaker", "thread", "type"):
         if getattr(memory, name):
             shown[name] = getattr(memory, name)
@@ -131,17 +134,15 @@ class MemoryTools:
         *,
         tags: Sequence[str] | None = None,
         replaces: str | None = None,
+        ttl: float | None = None,
         thread: str | None = None,
-        speaker: str = "",
     ) -> ToolAnswer:
-        """Save one fact; gives its id."""
-        if not text.strip():
-            raise ToolInputError("there is nothing to save: text is empty")
+        """Save one fact for `ttl` seconds, or for good; gives its id. A fact that is there already keeps its id."""
+        fields = _fields(text, tags, replaces, ttl, thread)
         try:
-            kept = self.memory.add(text, tags=tuple(tags or ()), supersedes=replaces, thread=thread, speaker=speaker)
+            return _saved(self.memory.add(text, **fields), replaces)
         except NotFoundError as error:
             raise ToolInputError(f"there is no memory {replaces!r} to replace: {error}") from error
-        return ToolAnswer(f"Saved as {kept}.", {"id": kept, "replaced": replaces})
 
     async def asave(
         self,
@@ -150,25 +151,23 @@ class MemoryTools:
         *,
         tags: Sequence[str] | None = None,
         replaces: str | None = None,
+        ttl: float | None = None,
         thread: str | None = None,
-        speaker: str = "",
     ) -> ToolAnswer:
         """The same without blocking the event loop."""
-        answer: ToolAnswer = await in_thread(
-            lambda: self.save(text, tags=tags, replaces=replaces, thread=thread, speaker=speaker)
-        )
-        return answer
+        fields = _fields(text, tags, replaces, ttl, thread)
+        try:
+            return _saved(await self.memory.aadd(text, **fields), replaces)
+        except NotFoundError as error:
+            raise ToolInputError(f"there is no memory {replaces!r} to replace: {error}") from error
 
     def forget(self, id: str, /) -> ToolAnswer:
         """Forget one memory."""
-        if self.memory.forget(id) == 0:
-            raise ToolInputError(f"there is no memory {id!r}: search for it and use the id in brackets")
-        return ToolAnswer(f"Forgotten: {id}.", {"id": id, "forgotten": True})
+        return _forgotten(id, self.memory.forget(id))
 
     async def aforget(self, id: str, /) -> ToolAnswer:
         """The same without blocking the event loop."""
-        answer: ToolAnswer = await in_thread(lambda: self.forget(id))
-        return answer
+        return _forgotten(id, await self.memory.aforget(id))
 
     # --- reading
 
@@ -196,6 +195,28 @@ def check_date(as_of: str | None, /) -> str | None:
     if as_of and epoch(as_of) is None:
         raise ToolInputError(f"as_of = {as_of!r} is not a date: write it like 2024-05-01")
     return as_of or None
+
+
+def _fields(
+    text: str, tags: Sequence[str] | None, replaces: str | None, ttl: float | None, thread: str | None
+) -> dict[str, Any]:
+    if not text.strip():
+        raise ToolInputError("there is nothing to save: text is empty")
+    if ttl is not None and not 0 < ttl < math.inf:
+        raise ToolInputError(f"ttl = {ttl} is not allowed: seconds above 0")
+    duplicates = "skip" if replaces is None else "keep"  # a correction is recorded in any case
+    fields = {"tags": tuple(tags or ()), "supersedes": replaces, "thread": thread, "on_duplicate": duplicates}
+    return fields if ttl is None else {**fields, "ttl": ttl}
+
+
+def _saved(id: str, replaces: str | None) -> ToolAnswer:
+    return ToolAnswer(f"Saved as {id}.", {"id": id, "replaced": replaces})
+
+
+def _forgotten(id: str, count: int) -> ToolAnswer:
+    if count == 0:
+        raise ToolInputError(f"there is no memory {id!r}: search for it and use the id in brackets")
+    return ToolAnswer(f"Forgotten: {id}.", {"id": id, "forgotten": True})
 
 
 def _found(results: Sequence[Any]) -> ToolAnswer:

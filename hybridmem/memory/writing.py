@@ -26,6 +26,8 @@ REINFORCEMENT = 0.1
 
 BATCH = 1_000
 """Memories embedded and written in one transaction; what progress has reported is on disk."""
+INDEXED = 8_000
+"""While memories are added, this many are indexed at a time: fewer take longer, because segments are merged more often."""
 
 
 class MemoryWriting(MemoryReading):
@@ -121,7 +123,8 @@ class MemoryWriting(MemoryReading):
             if len(batch) >= BATCH:
                 ids += self._add(batch, on_duplicate)
                 batch = []
-                self._engine.index(self._namespace)
+                if len(ids) % INDEXED < BATCH:
+                    self._engine.index(self._namespace)
                 if progress is not None:
                     progress(len(ids), total)
         ids += self._add(batch, on_duplicate)

@@ -36,10 +36,10 @@ class _Range(NamedTuple):
 
 
 _RANGES = {
-    "weight": _Range(0, 1, 0.01, "Weight of this arm, relative to the others."),
+    "weight": _Range(0, 1, 0.01, "Weights count relative to each other."),
     "c": _Range(0, 120, 1, "Larger values make the first ranks count less."),
     "depth": _Range(10, 300, 10, "How many hits each arm is asked for."),
-    "floor": _Range(0, 1, 0.01, "Hits below this raw score are removed."),
+    "floor": _Range(0, 1, 0.01, "Hits of an arm below its raw score are removed."),
     "relative": _Range(0, 1, 0.01, "Hits below this share of the arm's best score are removed."),
     "strength": _Range(0, 2, 0.05, "How much this part adds; 0 switches it off."),
     "thread": _Range(0, 1, 0.01, "Another turn of the thread matches well."),
@@ -84,12 +84,15 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
 def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     controls = [_choice("mode", "mode", recipe.mode, list(MODES))]
     weights = _weights(recipe, arms)
-    controls += [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+    controls += _explained_once(
+        [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+    )
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
         controls.append(_flag("complete", recipe.complete, "Each arm also scores what only other arms listed."))
         controls.append(_flag("smooth", recipe.smooth, "The last hit of a list counts more than 0."))
+    controls.append(_flag("omit_speakers", recipe.omit_speakers, "The question is embedded without speakers' names."))
     if recipe.depth is not None:
         controls.append(_slider("depth", "depth", recipe.depth, "depth"))
     return controls
@@ -121,7 +124,12 @@ def _per_arm(path: str, name: str, value: Any, arms: Sequence[str]) -> list[dict
         if name == "floor" and arm.startswith("bm25"):
             control.update(max=max(_BM25_FLOOR, control["max"]), step=0.1)
         controls.append(control)
-    return controls
+    return _explained_once(controls)
+
+
+def _explained_once(controls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sliders of one kind, with the explanation below the last one only."""
+    return [*({**control, "help": ""} for control in controls[:-1]), *controls[-1:]]
 
 
 def _slider(path: str, label: str, value: float, name: str) -> dict[str, Any]:
@@ -155,7 +163,7 @@ def changed_recipe(recipe: Fusion, changes: Mapping[str, Any], arms: Sequence[st
             values["weights"] = {**_weights(replace(recipe, weights=values["weights"]), arms), rest: value}
         elif name in _SLOTS:
             values[name] = _changed_slot(_SLOTS[name], values[name], rest, value, arms)
-        elif name in ("mode", "c", "depth", "complete", "smooth") and not rest:
+        elif name in ("mode", "c", "depth", "complete", "smooth", "omit_speakers") and not rest:
             values[name] = value
         else:
             raise ConfigError(f"the recipe has no setting {validation.display(path)}")

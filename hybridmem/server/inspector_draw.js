@@ -3,7 +3,7 @@
 
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = 8;
+const COLOURS = 10;
 const colours = new Map();
 
 /* --- small helpers */
@@ -111,7 +111,7 @@ function armRow(arm, hit, rank, place) {
 }
 
 function fusedColumn() {
-  const box = make("section", {class: "column fused", "aria-label": "Fused results"});
+  const box = make("section", {class: "column fused", "data-overlay": true, "aria-label": "Fused results"});
   const parts = current.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
   const names = [...new Set([...current.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
   const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
@@ -260,6 +260,7 @@ function controlBox(one) {
     paint(box, arm);
     name.append(swatch(arm));
   }
+  else if (one.path.startsWith("evidence/")) name.append(swatch(one.label));
   name.append(one.label);
   let input;
   if (one.kind === "choice") {
@@ -331,7 +332,10 @@ function point(key) {
   for (const row of rows) row.classList.add("same");
   if (getComputedStyle($("wires")).display === "none") return;
   const ends = rows.map(row => ({row, box: inList(row), arm: row.closest(".column").dataset.arm}));
-  for (let n = 0; n + 1 < ends.length; n++) wire(ends[n].box.right, ends[n].box.y, ends[n + 1].box.left, ends[n + 1].box.y, ends[n].arm);
+  ends.forEach((end, n) => {
+    const next = ends.slice(n + 1).find(other => other.box.left > end.box.right);
+    if (next) wire(end.box.right, end.box.y, next.box.left, next.box.y, end.arm);
+  });
   const path = current.paths[key], fused = ends.find(end => !end.arm);
   if (fused && path && path[0] !== key) {
     const seed = document.querySelector(`.fused .row[data-key="${CSS.escape(path[0])}"]`);

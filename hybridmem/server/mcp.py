@@ -110,8 +110,9 @@ def _add_tools(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         text: Annotated[str, Field(description="one fact, as a full sentence")],
         tags: Annotated[list[str] | None, Field(description="words to group memories by")] = None,
         replaces: Annotated[str | None, Field(description="the id of the memory that this one corrects")] = None,
+        ttl: Annotated[float | None, Field(description="seconds for which it holds; none: for good", gt=0)] = None,
     ) -> Annotated[Result, Saved]:
-        return await _answered(tools_of(context).asave(text, tags=tags, replaces=replaces))
+        return await _answered(tools_of(context).asave(text, tags=tags, replaces=replaces, ttl=ttl))
 
     async def memory_forget(
         context: _Context, id: Annotated[str, Field(description="the id of the memory")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -42,6 +43,8 @@ class SpanningStore:
     def __init__(self, store: Store, selects: Callable[[str], bool], /) -> None:
         self._store = store
         self._selects = selects
+        self._expiries: dict[str, float] = {}
+        self._expiries_seq = -1
 
     # --- reading
 
@@ -135,12 +138,22 @@ class SpanningStore:
     # --- side tables: snapshots of indexes over several namespaces are not kept
 
     def next_expiry(self, *, namespace: str | None = "") -> float | None:  # noqa: ARG002 - there is only ""
-        """The earliest `expires_at` of the whole store; None: none expires."""
-        return self._store.next_expiry(namespace=None)
+        """The earliest `expires_at` of the selected namespaces; None: none expires."""
+        if self._store.next_expiry(namespace=None) is None:
+            return None
+        newest = self._store.last_seq()
+        changed = self._names() if self._expiries_seq < 0 else self._store.changed_namespaces(self._expiries_seq)
+        expiries = dict(self._expiries)
+        for name in filter(self._selects, changed):
+            earliest = self._store.next_expiry(namespace=name)
+            expiries[name] = math.inf if earliest is None else earliest
+        self._expiries, self._expiries_seq = expiries, newest
+        return min(expiries.values(), default=None)
 
     def expire(self, *, now: float, namespace: str = "") -> int:  # noqa: ARG002 - there is only ""
-        """Delete the expired memories of all namespaces; return how many."""
-        return sum(self._store.expire(now=now, namespace=name) for name in self._names())
+        """Delete the expired memories of the selected namespaces; return how many."""
+        due = [name for name, earliest in self._expiries.items() if earliest <= now]
+        return sum(self._store.expire(now=now, namespace=name) for name in due)
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting of the store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from hybridmem.core.types import Edge, Memory
 
 DAY = 86_400.0
 NAMESPACES = ("", "ana")
+States = dict[str, tuple[dict[str, Memory], dict[tuple[str, str, str], float]]]
+"""Namespace → memories by id and weights of links."""
 IDS = ("a", "b", "c", "d")
 
 
@@ -34,15 +37,15 @@ class Model:
     decayed: dict[tuple[str, str], float] = field(default_factory=dict)
     edges: dict[str, dict[tuple[str, str, str], float]] = field(default_factory=lambda: {n: {} for n in NAMESPACES})
     known: set[tuple[str, str]] = field(default_factory=set)
-    log: list = field(default_factory=list)
+    log: list[tuple[float, States]] = field(default_factory=list)
 
-    def apply(self, op: tuple, now: float) -> None:
+    def apply(self, op: tuple[Any, ...], now: float) -> None:
         getattr(self, op[0])(now, *op[1:])
         states = {n: (dict(self.memories[n]), dict(self.edges[n])) for n in NAMESPACES}
         self.log.append((now, states))
 
-    def as_of(self, moment: float) -> dict:
-        found = {n: ({}, {}) for n in NAMESPACES}
+    def as_of(self, moment: float) -> States:
+        found: States = {n: ({}, {}) for n in NAMESPACES}
         for at, states in self.log:
             if at <= moment:
                 found = states
@@ -98,7 +101,7 @@ class Model:
         self.edges[n].pop((b, a, "related"), None)
 
 
-def run(store, model: Model, op: tuple) -> None:
+def run(store, model: Model, op: tuple[Any, ...]) -> None:
     """The same operation on a real store; operations on what is not there are left out, as the model does."""
     name, n, *args = op
     here = model.memories[n]

@@ -21,11 +21,11 @@ from hybridmem.core import validation
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.text.folding import CJK_RUN, LETTER, cjk_runs, fold
 from hybridmem.text.stemmer import stem as stem_english
-from hybridmem.text.stopwords import STOPWORDS
+from hybridmem.text.stopwords import AGENT_WORDS, STOPWORDS
 
 __all__ = ["Analyzer", "cjk_runs", "fold"]
 
-_VERSION = 1
+_VERSION = 2
 """Increased when the same settings produce other terms, so that stored indexes are rebuilt."""
 
 _MAX_TERM = 128
@@ -186,8 +186,8 @@ class _Tokenizer:
 def _tokenizer(language: str, stopwords: str | frozenset[str], identifiers: bool) -> _Tokenizer:
     """One tokenizer for all analyzers with equal settings, so that they share its cache."""
     name, _, unstemmed = language.partition(" ")
-    if stopwords == "default":
-        stops = STOPWORDS.get(name, frozenset())
+    if stopwords in ("default", "agent"):
+        stops = STOPWORDS.get(name, frozenset()) | (AGENT_WORDS if stopwords == "agent" else frozenset())
     else:
         stops = frozenset() if stopwords == "none" else frozenset(fold(word).casefold() for word in stopwords)
     stem = str if unstemmed or name == "none" else stem_english if name == "english" else _snowball(name)
@@ -212,14 +212,15 @@ class Analyzer:
     """Settings of the tokeniser, applied to documents and queries alike. Equal settings give equal terms.
 
     `language`: `english` (built in), any language of PyStemmer (extra `stem`), or `none` for no stemming.
-    `stopwords`: `default` for the language's list, `none`, or your own words.
+    `stopwords`: `default` for the function words of the language, `agent` for these and the words that most notes of an
+    agent contain (user, memory, note, said, …), `none`, or your own words.
 
     >>> Analyzer()("Ana's diagnoses")
     ['ana', 'diagnos']
     """
 
     language: str = "english"
-    stopwords: Literal["default", "none"] | tuple[str, ...] = "default"
+    stopwords: Literal["default", "agent", "none"] | tuple[str, ...] = "default"
     stem: bool = True
     identifiers: bool = True
     _tokenizer: _Tokenizer = field(init=False, repr=False, compare=False, hash=False)
@@ -231,7 +232,7 @@ class Analyzer:
         object.__setattr__(self, "language", language)
         for name in ("stem", "identifiers"):
             validation.flag(name, getattr(self, name))
-        if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "none"):
+        if not isinstance(self.stopwords, str) or self.stopwords not in ("default", "agent", "none"):
             object.__setattr__(self, "stopwords", _checked_words(self.stopwords))
         words = self.stopwords if isinstance(self.stopwords, str) else frozenset(self.stopwords)
         tokenizer = _tokenizer(self.language if self.stem else f"{self.language} unstemmed", words, self.identifiers)
@@ -292,6 +293,6 @@ class Analyzer:
 
 def _checked_words(words: Any) -> tuple[str, ...]:
     if isinstance(words, str):
-        validation.refuse("stopwords", words, "'default', 'none', or a tuple of words")
+        validation.refuse("stopwords", words, "'default', 'agent', 'none', or a tuple of words")
     given = validation.texts("stopwords", words)
     return tuple(sorted(given) if isinstance(words, set | frozenset) else given)  # a set has no fixed order

@@ -48,6 +48,8 @@ def bare_question(question: str, speakers: Collection[str], /) -> str:
     text = question
     for name in sorted(_mentioned(question, speakers), key=len, reverse=True):
         text = _pattern(name).sub(" ", text)
+    if text == question:
+        return question
     text = " ".join(text.split())
     return text if re.search(r"\w{3,}", text) or CJK_RUN.search(text) else question
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["IRREGULAR", "STOPWORDS"]
-
-_MEMORY = "user memory note said told mentioned works likes"
-"""What nearly every memory of a small store says, whatever it is about."""
+__all__ = ["AGENT_WORDS", "IRREGULAR", "STOPWORDS"]
 
 _LISTS = {
-    "english": f"""
+    "english": """
         a an the and or but if of at by for with about to from in on into as than then so not no
         is are was were be been being am do does did doing have has had having can could will would should might must
         i you he she it we they me him her us them my your his its our their this that these those there here
-        what which who whom when where why how just also any some {_MEMORY}""",
+        what which who whom when where why how just also any some""",
     "german": """
         der die das den dem des ein eine einen einem einer eines und oder aber wenn dass als wie so nicht kein keine
         ist sind war waren bin bist sein wird werden wurde wurden hat haben hatte hatten habe kann konnte soll
@@ -50,6 +47,9 @@ _LISTS = {
 
 STOPWORDS = {language: frozenset(words.split()) for language, words in _LISTS.items()}
 """Folded to lower case without diacritics, as the analyzer sees them. `may` is a month, so it is not here."""
+
+AGENT_WORDS = frozenset({"user", "memory", "note", "said", "told", "mentioned", "works", "likes"})
+"""Words that most notes of an agent contain ("The user mentioned that …"), for `Analyzer(stopwords="agent")`."""
 
 _FORMS = """
 arise arose arisen|awake awoke awoken|beat beaten|become became|begin began begun|bend bent|bite bit bitten|bleed bled

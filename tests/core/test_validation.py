@@ -57,8 +57,8 @@ def settings_of(kind):
 
 
 STAGES = [
-    *(hybridmem.HalfLife, hybridmem.Competition, hybridmem.Conflicts, hybridmem.Diversity, hybridmem.NamedDate),
-    *(hybridmem.Pack, hybridmem.QualityGate, hybridmem.SourceDedup, hybridmem.Spread, hybridmem.Substance, Fusion),
+    *(hybridmem.HalfLife, hybridmem.Competition, hybridmem.Conflicts, hybridmem.Diversity, hybridmem.Evidence),
+    *(hybridmem.Pack, hybridmem.QualityGate, hybridmem.SourceDedup, hybridmem.Spread, hybridmem.IdenticalTexts, Fusion),
     *(hybridmem.GraphSettings, hybridmem.Analyzer),
 ]
 

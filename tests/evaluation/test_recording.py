@@ -33,10 +33,11 @@ def test_a_memory_is_measured_by_arm_fused_and_by_stage(memory):
     report = evaluate(memory, CASES, ks=(1, 3))
     names = [run.name for run in report.runs]
     assert names[:3] == ["bm25", "vector", "fused"]
-    assert "without spread" in names
+    assert "without evidence" in names
+    assert "without thread evidence" in names
     assert [run.name for run in report.runs if run.arm] == ["bm25", "vector"]
     # the answer does not name the town: only its neighbour, the question, does
-    assert report.mean("fused", "recall@3") > report.mean("without spread", "recall@1")
+    assert report.mean("fused", "recall@3") > report.mean("without evidence", "recall@1")
     assert "fused" in str(report)
     alone = evaluate({"mine": memory}, CASES, ks=(1,), stages=False)
     assert [run.name for run in alone.runs] == ["mine bm25", "mine vector", "mine fused"]

@@ -253,7 +253,8 @@ def test_an_arm_gated_empty_still_scores_when_completing():
 def test_depth_is_enough_to_fill_k():
     assert Fusion().depth_for(None) == 100
     assert Fusion().depth_for(50) == 50
-    assert Fusion().depth_for(4) == 20
+    assert Fusion().depth_for(4) == 4
+    assert Fusion(dedup=SourceDedup()).depth_for(4) == 20
     assert Fusion(dedup=SourceDedup()).depth_for(50) == 200
     assert Fusion(depth=30).depth_for(10) == 30
     assert Fusion(depth=30).depth_for(40) == 40
@@ -286,9 +287,13 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
         arm("x", [rows["a"], rows["b"]], [2.0, 1.0])._replace(known=dict(zip("abcd", columns.scores["x"], strict=True)))
     ]
     ranking = Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool)
-    assert (ranking.keys, ranking.scores) == (list("abcd"), [1.0, 0.5, 0.25, 0.0])
+    assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # nothing speaks for d
+    trace = Trace()
+    Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool, trace=trace)
+    assert trace._dropped == {"d": "match: no arm and no evidence speaks for it"}
+    assert Fusion(mode="convex", complete=True).run([], reader=READER, pool=Pool([], Candidates([], {}, {}))).keys == []
     gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
-    assert gated.keys == ["a", "c", "d"]  # b was listed, and is below the floor
+    assert gated.keys == ["a", "c"]  # b was listed, and is below the floor
     assert Fusion(mode="convex").run(lists, reader=READER, pool=pool).keys == ["a", "b"]
 
 

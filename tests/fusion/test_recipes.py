@@ -104,8 +104,8 @@ def test_files_that_cannot_be_written(tmp_path):
 
 def test_every_slot_is_a_field_of_the_recipe_in_the_order_in_which_it_runs():
     assert [slot.name for slot in SLOTS] == [
-        "gate", "evidence", "spread", "dedup", "boost", "substance", "dated", "extra",
-        "conflicts", "rerank", "diversity", "pack",
+        "gate", "evidence", "spread", "dedup", "boost", "extra", "conflicts", "duplicates", "rerank",
+        "diversity", "pack",
     ]  # fmt: skip
     assert [slot.name for slot in SLOTS if not slot.in_file] == ["extra", "rerank"]
     assert all(slot.doc for slot in SLOTS)

@@ -358,7 +358,7 @@ def test_two_documents_with_the_same_id_stay_two_and_an_empty_id_is_none():
 
 def test_messages_say_what_is_meant():
     made = BM25Retriever.from_texts(TEXTS)
-    with pytest.raises(ConfigError, match="mode = 'reciprocal_rerank' is not allowed.*'rrf'"):
+    with pytest.raises(ConfigError, match=r"mode = 'reciprocal_rerank' is not allowed.*'rrf'"):
         FusionRetriever(retrievers=[made], mode="reciprocal_rerank")
     for cls in (EnsembleRetriever, FusionRetriever):
         with pytest.raises(ConfigError, match="query = None is not allowed: invoke takes the query as a str"):

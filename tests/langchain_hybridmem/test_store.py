@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -265,8 +266,16 @@ def test_an_expired_item_is_gone_without_a_sweep(store):
     assert keys(store.search(ANA, query="the code is 4711")) == ["long"]
     store.put(BOB, "b", {"text": "no code"})
     assert "brief" not in keys(store.search(("users",), query="the code is 4711"))
+    store.put(("gone",), "brief", {"n": 1}, ttl=SHORT / 60)
+    assert ("gone",) in store.list_namespaces()
+    time.sleep(SHORT * 1.1)
+    assert ("gone",) not in store.list_namespaces()
     store.put(ANA, "brief", {"text": "the code is 4711"})
     assert keys(store.search(ANA)) == ["long", "brief"]
+    store.put(ANA, "swept", {"text": "soon gone"}, ttl=SHORT / 60)
+    time.sleep(SHORT * 1.1)
+    assert store.sweep_ttl() >= 1
+    assert store.memory.namespace("users/ana").history("swept")[-1].deleted
 
 
 def test_reading_begins_the_ttl_anew_unless_told_otherwise(store):
@@ -290,6 +299,35 @@ def test_the_ttl_of_the_store(memory):
     time.sleep(SHORT * 0.7)
     assert store.get(ANA, "a") is None
     assert store.get(ANA, "b") is not None
+
+
+# --- several at once
+
+
+def test_threads_write_and_search_at_once(store):
+    def work(n):
+        for i in range(5):
+            store.put(("users", f"u{n}"), f"k{i}", {"text": f"note {i} of user {n} about topic{n}"})
+            assert store.get(("users", f"u{n}"), f"k{i}").value["text"].endswith(f"topic{n}")
+            found = store.search(("users",), query=f"topic{n}", limit=20)
+            assert f"k{i}" in [item.key for item in found if item.namespace == ("users", f"u{n}")]
+        return len(store.search(("users", f"u{n}")))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [5] * 4
+    assert len(store.search((), limit=100)) == 20
+
+
+def test_two_stores_over_one_file_see_each_others_writes(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=None) as one, HybridMemory(tmp_path / "m.db", embedder=None) as two:
+        here, there = HybridStore(one), HybridStore(two)
+        assert there.search((), query="tea") == []
+        here.put(ANA, "a", {"text": "Ana drinks tea"})
+        here.put(BOB, "b", {"text": "Bob drinks tea"})
+        assert set(keys(there.search(("users",), query="tea"))) == {"a", "b"}
+        there.delete(BOB, "b")
+        assert keys(here.search(("users",), query="tea")) == ["a"]
+        assert here.list_namespaces() == [ANA]
 
 
 # --- in LangGraph

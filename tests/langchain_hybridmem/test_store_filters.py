@@ -117,8 +117,8 @@ def test_a_vector_retriever_filters_any_store_as_a_predicate_does(store):
     rng = random.Random(7)
     retriever = VectorRetriever(vectorstore=store, k=4)
     for _ in range(60):
-        filter, k = random_filter(rng), rng.choice([1, 4, 30])
-        assert texts(retriever.invoke("0", filter=filter, k=k)) == expected(filter, k), filter
+        wanted, k = random_filter(rng), rng.choice([1, 4, 30])
+        assert texts(retriever.invoke("0", filter=wanted, k=k)) == expected(wanted, k), wanted
 
 
 def test_the_same_in_async_code(store):
@@ -129,16 +129,16 @@ def test_the_same_in_async_code(store):
     rng = random.Random(8)
     retriever = VectorRetriever(vectorstore=store, k=4)
     for _ in range(15):
-        filter = random_filter(rng)
-        assert texts(asyncio.run(retriever.ainvoke("0", filter=filter))) == expected(filter, 4), filter
+        wanted = random_filter(rng)
+        assert texts(asyncio.run(retriever.ainvoke("0", filter=wanted))) == expected(wanted, 4), wanted
 
 
 def test_a_plain_store_retriever_inside_a_fusion_is_filtered_and_asked_deeper(store):
     rng = random.Random(9)
     fusion = FusionRetriever(retrievers={"vector": store.as_retriever(search_kwargs={"k": 3})}, k=5)
     for _ in range(40):
-        filter = random_filter(rng)
-        assert texts(fusion.invoke("0", filter=filter)) == expected(filter, 5), filter
+        wanted = random_filter(rng)
+        assert texts(fusion.invoke("0", filter=wanted)) == expected(wanted, 5), wanted
 
 
 def test_the_fortieth_match_is_found_behind_eighty_that_do_not(store):

@@ -128,7 +128,7 @@ def test_settings_reach_the_retriever_and_names_the_model(memory):
     )
     assert (search.name, save.name) == ("recall", "keep")
     assert set(search.args) == {"query", "as_of"}
-    assert set(save.args) == {"text", "tags", "replaces"}
+    assert set(save.args) == {"text", "tags", "replaces", "ttl"}
     save.invoke({"text": "The cat sleeps."})
     save.invoke({"text": "The cat eats.", "tags": ["pet"]})
     found = search.invoke({"query": "cat"})
@@ -204,3 +204,16 @@ def test_the_session_may_come_from_the_context_of_an_agent(memory):
     model.seen.clear()
     asyncio.run(agent.ainvoke({"messages": [("user", "I like tea")]}, context={"user_id": "ben"}))
     assert memory.store.namespaces() == ["ana", "ben"]
+
+
+def test_a_fact_is_saved_once_and_may_expire(memory):
+    search, save, _ = memory_tools(memory)
+    kept = saved(save.invoke({"text": "Ana likes tea."}))
+    assert saved(save.invoke({"text": "ana  likes TEA."})) == kept
+    assert saved(asyncio.run(save.ainvoke({"text": "Ana likes tea."}))) == kept
+    save.invoke({"text": "The parcel comes today.", "ttl": 3600})
+    assert "parcel" in search.invoke({"query": "parcel"})
+    NOW[0] += 3601
+    assert search.invoke({"query": "parcel"}) == "Nothing relevant is remembered."
+    assert save.invoke({"text": "x", "ttl": 0}).startswith("ttl = 0")
+    assert len(memory) == 1

@@ -125,23 +125,23 @@ def test_a_vector_retriever_filters_any_store_as_a_predicate_does(index):
     rng = random.Random(7)
     retriever = VectorRetriever(index, similarity_top_k=4)
     for _ in range(50):
-        filter, k = random_filter(rng), rng.choice([1, 4, 30])
-        assert texts(retriever.retrieve("0", filters=filter, similarity_top_k=k)) == expected(filter, k), filter
+        wanted, k = random_filter(rng), rng.choice([1, 4, 30])
+        assert texts(retriever.retrieve("0", filters=wanted, similarity_top_k=k)) == expected(wanted, k), wanted
 
 
 def test_missing_fields_count_as_different(index):
     """A store that leaves out nodes without the field for `!=` would lose them."""
     retriever = VectorRetriever(index, similarity_top_k=200)
-    for filter in ({"topic": {"$ne": "tea"}}, {"topic": {"$nin": ["tea"]}}, {"rare": {"$ne": "yes"}}):
-        assert texts(retriever.retrieve("0", filters=filter)) == expected(filter, 200), filter
+    for wanted in ({"topic": {"$ne": "tea"}}, {"topic": {"$nin": ["tea"]}}, {"rare": {"$ne": "yes"}}):
+        assert texts(retriever.retrieve("0", filters=wanted)) == expected(wanted, 200), wanted
 
 
 def test_the_index_retriever_inside_a_fusion_is_filtered_and_asked_deeper(index):
     rng = random.Random(9)
     fusion = FusionRetriever({"vector": index.as_retriever(similarity_top_k=3)}, similarity_top_k=5)
     for _ in range(30):
-        filter = random_filter(rng)
-        assert texts(fusion.retrieve("0", filters=filter)) == expected(filter, 5), filter
+        wanted = random_filter(rng)
+        assert texts(fusion.retrieve("0", filters=wanted)) == expected(wanted, 5), wanted
 
 
 def test_llama_indexs_own_filters_work_on_every_store(index):
@@ -164,8 +164,8 @@ def test_async_code_gives_the_same():
         context = StorageContext.from_defaults(vector_store=store)
         retriever = VectorRetriever(VectorStoreIndex(NODES, storage_context=context, embed_model=Circle()))
         for _ in range(10):
-            filter = random_filter(rng)
-            assert texts(asyncio.run(retriever.aretrieve("0", filters=filter))) == expected(filter, 2)
+            wanted = random_filter(rng)
+            assert texts(asyncio.run(retriever.aretrieve("0", filters=wanted))) == expected(wanted, 2)
 
 
 async def test_async_qdrant():

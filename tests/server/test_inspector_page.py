@@ -5,6 +5,7 @@ import time
 from urllib.parse import quote
 
 import pytest
+from langchain_core.documents import Document
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -13,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from hybridmem import HybridMemory, Memory
 from hybridmem.server.controls import changed_recipe
 from hybridmem.server.inspector import Inspector
+from langchain_hybridmem import BM25Retriever, FusionRetriever
 from tests.support.browser import LAYOUT, open_browser, overlapping, resize
 
 WORDS = ["cat", "dog", "sofa", "exports", "lisbon", "sleep"]
@@ -446,6 +448,19 @@ def test_a_hundred_hits_an_arm_are_drawn_in_time(driver):
                 times.append(float(page.one("body").get_attribute("data-render-ms")))
             assert min(times) < 200
             page.check_layout(1400)
+
+
+@pytest.mark.parametrize("width", [1400, 900, 390])
+def test_five_arms_fit_and_the_fused_list_stays_in_view(driver, width):
+    documents = [Document(page_content=text, id=key) for key, text in TURNS]
+    arms = {f"arm {n} of a long name": BM25Retriever.from_documents(documents[n % 3 :]) for n in range(5)}
+    with Inspector(FusionRetriever(retrievers=arms)) as inspector:
+        page = Page(driver, inspector, width=width, state=state(q="cat sofa dog"))
+        assert len(page.all(".column.arm")) == 5
+        page.check_layout(width)
+        box = page.one(".fused").rect
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
 
 
 def test_what_goes_wrong_is_shown(driver, memory):

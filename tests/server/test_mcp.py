@@ -114,6 +114,11 @@ async def every_tool(client):
     assert "superseded" in why["reason"]
     assert (await client.data("memory_why_not", query="cat", id=newer["id"]))["place"] == 1
     other = await client.data("memory_save", text="Bob plays chess")
+    assert (await client.data("memory_save", text="bob plays  chess"))["id"] == other["id"]
+    brief = await client.data("memory_save", text="The kettle is on", ttl=0.3)
+    assert brief["id"] in await client.text("memory_search", query="kettle")
+    await asyncio.sleep(0.4)
+    assert (await client.text("memory_search", query="kettle")) == "Nothing relevant is remembered."
     page = await client.data("memory_list", limit=1)
     rest = await client.data("memory_list", limit=5, after=page["next"])
     assert {one["id"] for one in page["memories"] + rest["memories"]} == {newer["id"], other["id"]}
@@ -132,6 +137,7 @@ async def bad_arguments(client):
         ("memory_search", {"query": "x", "k": 0}),
         ("memory_search", {"query": "x", "k": 10**9}),
         ("memory_save", {"text": "x", "tags": "not a list"}),
+        ("memory_save", {"text": "x", "ttl": 0}),
         ("memory_forget", {}),
         ("memory_list", {"limit": 0}),
     ]:
@@ -166,11 +172,12 @@ async def test_a_model_cannot_leave_its_namespace(tmp_path):
 
 async def test_two_clients_at_once_over_one_file(tmp_path):
     async with over_stdio(tmp_path) as one, over_stdio(tmp_path) as two:
-        await asyncio.gather(
-            *(client.data("memory_save", text=f"note {n}") for n in range(10) for client in (one, two))
-        )
-        assert len((await one.data("memory_list", limit=100))["memories"]) == 20
-        assert len((await two.data("memory_list", limit=100))["memories"]) == 20
+        clients = {"one": one, "two": two}
+        texts = [(client, f"note {n} of {name}") for n in range(10) for name, client in clients.items()]
+        texts += [(client, "what both save is saved once") for client in clients.values()]
+        await asyncio.gather(*(client.data("memory_save", text=text) for client, text in texts))
+        for client in clients.values():
+            assert len((await client.data("memory_list", limit=100))["memories"]) == 21
 
 
 async def test_two_users_at_once_over_http_by_header(memory):

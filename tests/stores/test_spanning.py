@@ -75,3 +75,22 @@ def test_changed_namespaces(memory):
     memory.namespace("b").add("x")
     assert memory.store.changed_namespaces(seq) == ["b", "users/bob"]
     assert memory.store.changed_namespaces(0) == ["b", "users/ana", "users/bob", "usersx"]
+
+
+def test_expired_memories_leave_the_list_namespace_by_namespace():
+    now = [0.0]
+    with HybridMemory(embedder=None, clock=lambda: now[0]) as memory:
+        memory.namespace("users/ana").add("a tea", id="a", ttl=10)
+        memory.namespace("users/bob").add("b tea", id="b", ttl=20)
+        memory.namespace("users/eve").add("e tea", id="e")
+        memory.namespace("other").add("o tea", id="o", ttl=10)
+        users = memory.spanning("users")
+        left = []
+        for now[0] in (5.0, 10.0, 15.0, 20.0):
+            left.append({id_ for _, id_ in ids(users, "tea")})
+        assert left == [{"a", "b", "e"}, {"b", "e"}, {"b", "e"}, {"e"}]
+        memory.namespace("users/eve").add("new tea", id="n", ttl=1)
+        assert {id_ for _, id_ in ids(users, "tea")} == {"e", "n"}
+        now[0] = 30.0
+        assert {id_ for _, id_ in ids(users, "tea")} == {"e"}
+        assert [version.deleted for version in memory.namespace("other").history("o")] == [False]

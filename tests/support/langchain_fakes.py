@@ -1,14 +1,14 @@
 """LangChain fakes for tests: retrievers over fixed lists, embeddings of coordinates, short helper functions."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
@@ -93,28 +93,29 @@ def ask(retriever: BaseRetriever, query: str = "?", **said: Any) -> list[Documen
 class Scripted(BaseChatModel):
     """A chat model that gives prepared answers and keeps every list of messages it was called with."""
 
-    answers: list = Field(default_factory=list)
-    seen: list = Field(default_factory=list)
-    bound: list = Field(default_factory=list)
+    answers: list[AIMessage] = Field(default_factory=list)
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
 
     @property
-    def _llm_type(self):
+    def _llm_type(self) -> str:
         return "scripted"
 
-    def bind_tools(self, tools, **kwargs):
-        self.bound.append(tools)
+    def bind_tools(self, tools: Any, *, tool_choice: str | None = None, **kwargs: Any) -> Any:
         return self
 
-    def _answer(self, messages):
+    def _answer(self, messages: list[BaseMessage]) -> AIMessage:
         self.seen.append(list(messages))
         if not self.answers:
             return AIMessage(f"answer {len(self.seen)}")
         return self.answers[min(len(self.seen), len(self.answers)) - 1].model_copy(update={"id": None})
 
-    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
 
-    def _stream(self, messages, stop=None, run_manager=None, **kwargs):
-        answer = self._answer(messages)
-        for word in answer.content.split(" "):
+    def _stream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        for word in str(self._answer(messages).content).split(" "):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))

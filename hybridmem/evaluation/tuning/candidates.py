@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridmem.core.times import as_datetime, epoch
+from hybridmem.core.times import epoch
+from hybridmem.core.types import Ranking
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.recording import Recorded
 from hybridmem.evaluation.tuning.neighbours import Bools, Edges, Floats, Ints, Reached, Walks, possible_seeds, to_edges
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import HalfLife, Spread
-from hybridmem.fusion.stages.prior import named_period
+from hybridmem.fusion.stages.base import Context
+from hybridmem.fusion.stages.evidence import PARTS, Turns, previous_positions
 
 __all__ = ["Bools", "CaseCandidates", "Columns", "Floats", "Ints", "read_candidates", "read_columns", "to_columns"]
 
 DAY = 86_400.0
+_PARTS = tuple(PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,16 @@ class Columns:
     """Ranks from 1 by arm, infinity for what the arm did not list."""
     fresh: Floats
     """0.5^(age / half-life), 0 without a date."""
-    words: Floats
-    dated: Bools
-    """Whether it is from the date that the query names."""
+    baseline: Floats
+    """The raw score of an unrelated item, by arm: (arms, cases, 1)."""
+    in_pool: Bools
+    """Candidates of the pool, which stay candidates when no arm lists them."""
+    evidence: Floats
+    """The parts of evidence that do not depend on the merge; 0 for the others: (parts, cases, candidates)."""
+    previous: Ints
+    """The column of the previous turn, where that asks a question; the last column for none."""
+    mentions: tuple[tuple[int, int, int, float], ...]
+    """Case, column that mentions, column that is mentioned, weight of the name."""
     sources: Ints
     threads: Ints
     """Numbers of sources and threads, unique over all cases; -1 for none."""
@@ -48,6 +58,16 @@ class Columns:
         """What each arm listed."""
         listed: Bools = np.isfinite(self.rank)
         return listed
+
+    def has_evidence(self, part: str) -> bool:
+        """Whether a part of evidence is above 0 for any candidate."""
+        if part == "thread":
+            return bool((self.threads >= 0).any())
+        if part == "mention":
+            return bool(self.mentions)
+        if part == "previous_question":
+            return bool((self.previous < self.previous.shape[1] - 1).any())
+        return bool(self.evidence[_PARTS.index(part)].any())
 
 
 class CaseCandidates(NamedTuple):
@@ -82,8 +102,11 @@ def to_columns(
         raw=np.full(by_arm, np.nan),
         rank=np.full(by_arm, np.inf),
         fresh=np.zeros(plain),
-        words=np.zeros(plain),
-        dated=np.zeros(plain, dtype=np.bool_),
+        baseline=np.zeros((len(names), len(rows), 1)),
+        in_pool=np.zeros(plain, dtype=np.bool_),
+        evidence=np.zeros((len(_PARTS), *plain)),
+        previous=np.full(plain, wide - 1, dtype=np.int64),
+        mentions=tuple(_mentions(rows, records)),
         sources=np.full(plain, -1, dtype=np.int64),
         threads=np.full(plain, -1, dtype=np.int64),
         seeds=seeds,
@@ -93,6 +116,9 @@ def to_columns(
     for at, (row, record, case) in enumerate(zip(rows, records, cases, strict=True)):
         columns.raw[:, at, : row.raw.shape[1]] = row.raw
         columns.rank[:, at, : row.rank.shape[1]] = row.rank
+        columns.baseline[:, at, 0] = [arm.baseline for arm in record.lists]
+        pooled = set() if record.pool is None or not recipe.complete else set(record.pool.candidates.ids)
+        columns.in_pool[at, : len(row.keys)] = [key in pooled for key in row.keys]
         _fill_fields(columns, at, row.items, record, recipe, case, taken)
     return columns
 
@@ -109,11 +135,18 @@ def read_candidates(record: Recorded, recipe: Fusion, walks: Walks) -> CaseCandi
             elif place < best[key]:
                 best[key] = place
     order = sorted(best, key=lambda key: (best[key], key))
+    if record.pool is not None and recipe.complete:
+        pooled = dict(zip(record.pool.candidates.ids, record.pool.items, strict=True))
+        order += sorted(pooled.keys() - best.keys())
+        items = {**pooled, **items}
     raw, rank = _votes(record, lists, order)
     graph = record.graph
     if graph is None:
         return CaseCandidates(order, [items[key] for key in order], raw, rank, {})
-    able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
+    if recipe.evidence is None:
+        able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
+    else:  # evidence may raise any candidate
+        able = [True] * len(order)
     reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
     new = sorted(set().union(*(paths.targets for paths in reached.values())).difference(order))
     activated = walks.items(graph, new)
@@ -155,16 +188,35 @@ def _fill_fields(
         key = recipe.dedup.key
         columns.sources[row, :size] = _numbers(list(map(key, items)) if callable(key) else column(items, key), taken)
     columns.threads[row, :size] = _numbers(column(items, "thread"), taken)
-    if recipe.substance is not None:
-        known = column(items, "words")
-        if None in known:
-            texts = column(items, "text")
-            known = [len((text or "").split()) if n is None else n for n, text in zip(known, texts, strict=True)]
-        columns.words[row, :size] = known
-    period = None if recipe.dated is None else named_period(case.query)
-    if recipe.dated is not None and period is not None:
-        moments = map(as_datetime, column(items, recipe.dated.field))
-        columns.dated[row, :size] = [when is not None and period.contains(when) for when in moments]
+    _fill_evidence(columns, row, items, record, case)
+
+
+def _mentions(rows: Sequence[CaseCandidates], records: Sequence[Recorded]) -> Iterator[tuple[int, int, int, float]]:
+    for at, (row, record) in enumerate(zip(rows, records, strict=True)):
+        if record.pool is None or not record.pool.candidates.mentions:
+            continue
+        place = {key: column for column, key in enumerate(row.keys)}
+        ids = record.pool.candidates.ids
+        for link in record.pool.candidates.mentions:
+            source, target = place.get(ids[link.source]), place.get(ids[link.target])
+            if source is not None and target is not None:
+                yield at, source, target, link.weight
+
+
+def _fill_evidence(columns: Columns, row: int, items: Sequence[Any], record: Recorded, case: Case) -> None:
+    """The values of the parts, from the functions that the recipe itself uses, with merged scores of 1."""
+    size = len(items)
+    if not size:
+        return
+    context = Context(case.query, record.now, record.reader, pool=record.pool)
+    turns = Turns(Ranking(list(columns.keys[row]), list(items), [1.0] * size), context)
+    for number, part in enumerate(_PARTS):
+        found = PARTS[part](turns)
+        if found is not None and part == "previous_question":
+            applies = np.flatnonzero(found.values)
+            columns.previous[row, applies] = previous_positions(turns)[applies]
+        elif found is not None and part not in ("thread", "mention"):
+            columns.evidence[number, row, :size] = found.values
 
 
 def _numbers(names: Sequence[Any], taken: Iterator[int]) -> list[int]:

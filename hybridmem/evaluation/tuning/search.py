@@ -18,6 +18,7 @@ from hybridmem.evaluation.tuning.neighbours import Walks
 from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
 from hybridmem.evaluation.tuning.vectorized import VectorizedRanking
 from hybridmem.fusion.recipe import Fusion, Mode
+from hybridmem.fusion.stages.evidence import PARTS
 
 __all__ = ["Search", "simplex"]
 
@@ -30,7 +31,8 @@ BATCH = 128
 CONSTANTS = (1.0, 5.0, 10.0, 20.0, 60.0)
 STRENGTHS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 SPREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25)
-THREADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+"""Weights of evidence."""
 HOPS_AND_DECAYS = ((1, 0.5), (2, 0.25), (2, 0.5), (2, 0.75))
 """Pairs of hops and decay; over one hop, decay and strength are equivalent."""
 FLOORS: Mapping[str, tuple[float | None, ...]] = {
@@ -53,14 +55,16 @@ class Search:
     ) -> None:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
         walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in HOPS_AND_DECAYS)]))
-        self._batches = [_batches(rows, cases, recipe, walks) for rows in records]
+        pooled = any(record.pool is not None for record in records[0])
+        self._tried = replace(recipe, complete=True) if pooled else recipe  # but for RRF, see `with_setting`
+        self._batches = [_batches(rows, cases, self._tried, walks) for rows in records]
         present = [batch.columns for _, batch in self._batches[0]]
         self.names = present[0].names
         self.start = read_setting(recipe, self.names)
         self._values: dict[Setting, Floats] = {}
         self._exact: dict[Setting, Floats] = {}
         self._graph = any(len(columns.edges) for columns in present)
-        self._threads = any((columns.threads >= 0).any() for columns in present)
+        self._parts = [any(columns.has_evidence(part) for columns in present) for part in PARTS]
         self._dates = any(columns.fresh.any() for columns in present)
         self._groups = list(self._directions())
 
@@ -78,7 +82,7 @@ class Search:
         """The recipe with a setting."""
         if setting == self.start:
             return self.base
-        recipe = with_setting(self.base, setting, self.names)
+        recipe = with_setting(self._tried, setting, self.names)
         return replace(recipe, **self.curves[setting.lexical]._asdict()) if setting.lexical else recipe
 
     def alone(self, arm: int) -> float:
@@ -142,9 +146,11 @@ class Search:
         if len(self._batches) > 1:
             yield lambda now: [replace(now, lexical=number) for number in range(len(self._batches))]
         yield self._merges
-        if self._graph or self._threads:
-            yield self._neighbours
+        for part, present in enumerate(self._parts):
+            if present:
+                yield partial(_weights, part=part)
         if self._graph:
+            yield lambda now: [replace(now, spread=spread) for spread in dict.fromkeys((*SPREADS, now.spread))]
             yield _hops_and_decays
         if self._dates:
             yield lambda now: [replace(now, boost=strength) for strength in STRENGTHS]
@@ -158,12 +164,6 @@ class Search:
         both = itertools.product(modes, simplex(len(self.names)))
         return [replace(now, mode=mode, c=c, weights=weights) for (mode, c), weights in both]
 
-    def _neighbours(self, now: Setting) -> list[Setting]:
-        """Spread and thread together, because both weigh the neighbours of a memory."""
-        spreads = dict.fromkeys((*SPREADS, now.spread)) if self._graph else (now.spread,)
-        threads = dict.fromkeys((*THREADS, now.thread)) if self._threads else (now.thread,)
-        return [replace(now, spread=spread, thread=thread) for spread in spreads for thread in threads]
-
 
 def _lexical(setting: Setting) -> int:
     return setting.lexical
@@ -174,6 +174,16 @@ def _hops_and_decays(now: Setting) -> list[Setting]:
         return [now]
     return [
         replace(now, hops=hops, decay=decay) for hops, decay in dict.fromkeys((*HOPS_AND_DECAYS, (now.hops, now.decay)))
+    ]
+
+
+def _weights(now: Setting, *, part: int) -> list[Setting]:
+    options = dict.fromkeys((*WEIGHTS, now.evidence[part]))
+    modes: tuple[Mode, ...] = ("rrf", "convex") if now.mode == "rrf" else (now.mode,)  # RRF has no pool
+    return [
+        replace(now, mode=mode, evidence=(*now.evidence[:part], weight, *now.evidence[part + 1 :]))
+        for mode in modes
+        for weight in options
     ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from hybridmem.evaluation.recording import Curve
 from hybridmem.fusion.recipe import Fusion, Mode
-from hybridmem.fusion.stages import HalfLife, QualityGate, Spread
+from hybridmem.fusion.stages import Evidence, HalfLife, QualityGate, Spread
+from hybridmem.fusion.stages.evidence import PARTS
 
 __all__ = ["Setting", "changes", "read_setting", "with_setting"]
 
@@ -22,10 +23,11 @@ class Setting:
     weights: tuple[float, ...]
     floors: tuple[float | None, ...]
     spread: float = 0.0
-    thread: float = 0.0
     hops: int = 2
     decay: float = 0.5
     boost: float = 0.0
+    evidence: tuple[float, ...] = (0.0,) * len(PARTS)
+    """The weights of the parts of evidence."""
     lexical: int = 0
 
 
@@ -39,10 +41,10 @@ def read_setting(recipe: Fusion, names: Sequence[str]) -> Setting:
         weights=tuple(recipe.weights_for(names)),
         floors=tuple(given.get(name) if isinstance(given, Mapping) else given for name in names),
         spread=spread.strength,
-        thread=spread.thread,
         hops=spread.hops,
         decay=spread.decay,
         boost=recipe.boost.strength if isinstance(recipe.boost, HalfLife) else 0.0,
+        evidence=tuple(0.0 if recipe.evidence is None else getattr(recipe.evidence, part) for part in PARTS),
     )
 
 
@@ -53,7 +55,6 @@ def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusi
     spread = replace(
         recipe.spread or Spread(),
         strength=setting.spread,
-        thread=setting.thread,
         hops=setting.hops,
         decay=setting.decay,
     )
@@ -67,7 +68,8 @@ def with_setting(recipe: Fusion, setting: Setting, names: Sequence[str]) -> Fusi
         weights=dict(zip(names, setting.weights, strict=True)),
         complete=recipe.complete and setting.mode != "rrf",  # ranks of unlisted candidates mean little
         gate=gate if floors or gate.relative is not None else None,
-        spread=spread if spread.strength or spread.thread else None,
+        evidence=Evidence(**dict(zip(PARTS, setting.evidence, strict=True))) if any(setting.evidence) else None,
+        spread=spread if spread.strength else None,
         boost=boost,
     )
 
@@ -84,7 +86,6 @@ def changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequenc
             yield f"floor of {name}: {_floor(start.floors[arm])} → {_floor(best.floors[arm])}"
     for label, field in (
         ("spread", "spread"),
-        ("share of the thread", "thread"),
         ("hops", "hops"),
         ("decay of a hop", "decay"),
         ("half-life strength", "boost"),
@@ -92,6 +93,9 @@ def changes(start: Setting, best: Setting, names: Sequence[str], curves: Sequenc
         old, new = getattr(start, field), getattr(best, field)
         if old != new:
             yield f"{label}: {old:g} → {new:g}"
+    for part, old_weight, new_weight in zip(PARTS, start.evidence, best.evidence, strict=True):
+        if old_weight != new_weight:
+            yield f"{part} evidence: {old_weight:g} → {new_weight:g}"
     if curves and start.lexical != best.lexical:
         old_curve, new_curve = curves[start.lexical], curves[best.lexical]
         yield f"BM25: k1={old_curve.k1:g}, b={old_curve.b:g} → k1={new_curve.k1:g}, b={new_curve.b:g}"

@@ -2,8 +2,8 @@
 
 ```
 share  = normalised scores of an arm by the mode      F = Σ wᵢ · shareᵢ
-spread : F + λ · max over seeds of (F_seed · path) + τ · best of the thread        dedup: the best of each source
-boost  : F · (1 + s · freshness)       substance, dated: as in the stages
+evidence : F + Σ w · part              spread : F + λ · max over seeds of (F_seed · path)
+dedup  : the best of each source       boost  : F · (1 + s · freshness)
 rank   = 1 + number of higher scores   figure = recall@k, mrr@k, ndcg@k or hit@k of the ranks
 ```
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,18 +27,19 @@ from hybridmem.evaluation.tuning.candidates import Bools, Columns, Floats, Ints
 from hybridmem.evaluation.tuning.settings import Setting
 from hybridmem.fusion.recipe import Fusion, Mode
 from hybridmem.fusion.stages import QualityGate, Spread
+from hybridmem.fusion.stages.evidence import BACKWARD, PARTS
 
 __all__ = ["NORMALISERS", "VectorizedRanking"]
 
 
-def _relative(raw: Floats, within: Bools) -> Floats:
+def _relative(raw: Floats, within: Bools, _: Floats) -> Floats:
     low = np.where(within, raw, np.inf).min(axis=2, keepdims=True)
     high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
     spans = high > low
     return np.where(spans, (raw - np.where(spans, low, 0.0)) / np.where(spans, high - low, 1.0), 1.0)
 
 
-def _distribution(raw: Floats, within: Bools) -> Floats:
+def _distribution(raw: Floats, within: Bools, _: Floats) -> Floats:
     size = np.maximum(within.sum(axis=2, keepdims=True), 1)
     mean = np.where(within, raw, 0.0).sum(axis=2, keepdims=True) / size
     sigma = np.sqrt((np.where(within, raw - mean, 0.0) ** 2).sum(axis=2, keepdims=True) / size)
@@ -46,12 +47,12 @@ def _distribution(raw: Floats, within: Bools) -> Floats:
     return np.where(sigma > 0, placed, 1.0)
 
 
-def _convex(raw: Floats, within: Bools) -> Floats:
-    high = np.where(within, raw, -np.inf).max(axis=2, keepdims=True)
-    return np.where(high > 0, np.maximum(raw / np.where(high > 0, high, 1.0), 0.0), 0.0)
+def _convex(raw: Floats, within: Bools, baseline: Floats) -> Floats:
+    span = np.where(within, raw, -np.inf).max(axis=2, keepdims=True) - baseline
+    return np.where(span > 0, np.maximum((raw - baseline) / np.where(span > 0, span, 1.0), 0.0), 0.0)
 
 
-NORMALISERS: dict[str, Callable[[Floats, Bools], Floats]] = {
+NORMALISERS: dict[str, Callable[[Floats, Bools, Floats], Floats]] = {
     "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,
@@ -59,39 +60,25 @@ NORMALISERS: dict[str, Callable[[Floats, Bools], Floats]] = {
 
 
 Floors = tuple[float | None, ...]
-
-
-class _Gated(NamedTuple):
-    """The hits that pass in each arm, the candidates, and their total words and number per case."""
-
-    listed: Bools
-    alive: Bools
-    words: Floats
-    number: Floats
+_RELATIONAL = ("thread", "previous_question", "mention")
+"""Parts of evidence that depend on the merged scores of other candidates."""
 
 
 class _Shares(NamedTuple):
-    """Each arm's normalised scores (for RRF: c + rank), the candidates, and their total words and number per case."""
+    """Each arm's normalised scores (for RRF: c + rank), and the candidates."""
 
     shares: Floats
     alive: Bools
-    words: Floats
-    number: Floats
 
 
-class _Merged(NamedTuple):
-    """One merge: its scores (0 for non-candidates), and the shares behind them."""
+class _Scored(NamedTuple):
+    """Scores after one step (0 for non-candidates), and the candidates."""
 
     scores: Floats
-    shares: _Shares
-
-
-class _Spread(NamedTuple):
-    """A merge with the activation by its seeds, the results, and the length factor of each."""
-
-    incoming: Floats
     alive: Bools
-    substance: Floats | None
+
+
+_Merge = tuple[Mode, float, tuple[float, ...], Floors]
 
 
 class VectorizedRanking:
@@ -102,21 +89,18 @@ class VectorizedRanking:
         self.recipe = recipe
         self._listed = columns.listed
         self._seed_count = (recipe.spread or Spread()).seeds
-        self._anywhere = np.flatnonzero(self._listed.any(axis=0))
         self._threads, self._thread_count = _tables(columns.threads)
-        self._thread_of_listed = self._threads.ravel()[self._anywhere]
-        self._row = np.repeat(np.arange(len(columns.keys)), columns.fresh.shape[1])
         self._sources = _repeated(columns.sources) if recipe.dedup is not None else None
-        self._dated = np.flatnonzero(columns.dated.any(axis=1))
-        self._read_answers(cases)
+        self._pooled = columns.in_pool.any(axis=1, keepdims=True)
         self._best = lru_cache(maxsize=8)(self._compute_best)
         self._gated = lru_cache(maxsize=4)(self._compute_gated)
         self._shares = lru_cache(maxsize=4)(self._compute_shares)
         self._merged = lru_cache(maxsize=2)(self._compute_merged)
-        self._thread_best = lru_cache(maxsize=2)(self._compute_thread_best)
+        self._relational = lru_cache(maxsize=2)(self._compute_relational)
         self._spread = lru_cache(maxsize=2)(self._compute_spread)
         self._edge_weights = lru_cache(maxsize=16)(columns.edges.values)
         self._boosted = lru_cache(maxsize=4)(lambda strength: 1.0 + strength * columns.fresh)
+        self._read_answers(cases)
 
     def _read_answers(self, cases: Sequence[Case]) -> None:
         """The positions of the relevant candidates, and the grades of all relevant ids."""
@@ -168,78 +152,71 @@ class VectorizedRanking:
     def scores(self, setting: Setting) -> Floats:
         """The final score of every candidate under a setting; -infinity for non-results."""
         merge = (setting.mode, setting.c, setting.weights, setting.floors)
-        merged = self._merged(*merge)
-        spreads = setting.spread > 0 and len(self.columns.edges) > 0
-        spread = self._spread(merge, setting.hops if spreads else 0, setting.decay)
-        total = merged.scores
-        if spreads:
-            total = total + setting.spread * spread.incoming
-        if setting.thread:
-            total = total + (setting.thread * self._thread_best(merge))[self._threads]
-        alive = spread.alive
+        total, alive = self._evident(merge, setting.evidence)
+        if setting.spread > 0 and len(self.columns.edges) > 0:
+            incoming, alive = self._spread(merge, setting.evidence, setting.hops, setting.decay)
+            total = total + setting.spread * incoming
         if self._sources is not None:
             alive = self._kept(np.where(alive, total, -np.inf)) & alive
-            spread = spread._replace(substance=self._substance(*self._lengths(alive)))
         if setting.boost > 0:
             total = total * self._boosted(setting.boost)
-        if spread.substance is not None:
-            total = total * spread.substance
-        if self.recipe.dated is not None and len(self._dated):
-            total = total.copy() if total is merged.scores else total
-            self._add_dated(total, alive, self.recipe.dated.strength)
+        if self.recipe.complete and setting.mode != "rrf":
+            alive = alive & ((total > 0.0) | ~self._pooled)
         return np.where(alive, total, -np.inf)
 
-    def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Merged:
-        shares = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
+    def _compute_merged(self, mode: Mode, c: float, weights: tuple[float, ...], floors: Floors) -> _Scored:
+        shares, alive = self._shares(mode, c, floors, tuple(weight > 0 for weight in weights))
         parts = [
             weight / share if mode == "rrf" else weight * share
-            for weight, share in zip(weights, shares.shares, strict=True)
+            for weight, share in zip(weights, shares, strict=True)
             if weight > 0
         ]
         total = parts[0]
         for part in parts[1:]:
             total += part
-        return _Merged(total, shares)
+        return _Scored(total, alive)
 
-    def _compute_thread_best(self, merge: Any) -> Floats:
-        """The best score of each thread."""
-        best = np.zeros(self._thread_count)
-        np.maximum.at(best, self._thread_of_listed, self._merged(*merge).scores.ravel()[self._anywhere])
-        return best
-
-    def _compute_spread(self, merge: Any, hops: int, decay: float) -> _Spread:
-        """The activation by the best seeds of each case; none when hops is 0."""
+    def _evident(self, merge: _Merge, weights: tuple[float, ...]) -> _Scored:
+        """The merge with its evidence."""
         merged = self._merged(*merge)
-        _, alive, words, number = merged.shares
-        incoming = merged.scores
-        if hops:
-            edges = self.columns.edges
-            seeds = merged.scores.ravel()[self.columns.seeds]
-            passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
-            incoming = np.zeros(merged.scores.shape)
-            np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._edge_weights(hops, decay))
-            new = np.flatnonzero((incoming > 0.0) > alive)
-            alive = alive.copy()
-            alive.ravel()[new] = True
-            words = words + np.bincount(self._row[new], self.columns.words.ravel()[new], len(words))
-            number = number + np.bincount(self._row[new], minlength=len(number))
-        return _Spread(incoming, alive, None if self._sources is not None else self._substance(words, number))
+        if not any(weights):
+            return merged
+        total = merged.scores
+        for number, (part, weight) in enumerate(zip(PARTS, weights, strict=True)):
+            if weight > 0:
+                values = self._relational(part, merge) if part in _RELATIONAL else self.columns.evidence[number]
+                total = total + weight * values
+        return _Scored(np.where(merged.alive, total, 0.0), merged.alive)
 
-    def _substance(self, words: Floats, number: Floats) -> Floats | None:
-        """The factor of each candidate, from the number of words and of candidates of each case."""
-        substance = self.recipe.substance
-        if substance is None:
-            return None
-        enough = np.maximum(np.minimum(float(substance.words), words / np.maximum(number, 1.0)), 1e-12)[:, None]
-        factor = np.minimum(self.columns.words, enough)
-        factor *= substance.strength / enough
-        factor += 1.0 - substance.strength
-        return factor
+    def _compute_relational(self, part: str, merge: _Merge) -> Floats:
+        """The parts that depend on the merged scores of other candidates."""
+        scores, alive = self._merged(*merge)
+        if part == "previous_question":
+            return np.asarray(np.take_along_axis(scores, self.columns.previous, axis=1))
+        if part == "mention":
+            return self._mention(np.where(alive, scores, 0.0))
+        best = np.zeros(self._thread_count)
+        np.maximum.at(best, self._threads.ravel(), np.where(alive, scores, 0.0).ravel())
+        return np.asarray(best[self._threads] - scores)
 
-    def _add_dated(self, total: Floats, alive: Bools, strength: float) -> None:
-        rows = self._dated
-        best = np.where(alive[rows], total[rows], 0.0).max(axis=1, keepdims=True)
-        total[rows] += strength * best * self.columns.dated[rows]
+    def _mention(self, scores: Floats) -> Floats:
+        values = np.zeros(scores.shape)
+        if self.columns.mentions:
+            case, source, target = (np.array(c, np.int64) for c in list(zip(*self.columns.mentions, strict=True))[:3])
+            weight = np.array([link[3] for link in self.columns.mentions])
+            np.maximum.at(values, (case, target), weight * scores[case, source])
+            np.maximum.at(values, (case, source), BACKWARD * weight * scores[case, target])
+        return np.minimum(values, 1.0)
+
+    def _compute_spread(self, merge: _Merge, evidence: tuple[float, ...], hops: int, decay: float) -> _Scored:
+        """The activation by the best seeds of each case, and the candidates with those it adds."""
+        scores, alive = self._evident(merge, evidence)
+        edges = self.columns.edges
+        seeds = scores.ravel()[self.columns.seeds]
+        passed = np.where(_top(seeds, self._seed_count), seeds, 0.0).ravel()
+        incoming = np.zeros(scores.shape)
+        np.maximum.at(incoming.ravel(), edges.to, passed[edges.start] * self._edge_weights(hops, decay))
+        return _Scored(incoming, alive | (incoming > 0.0))
 
     def _kept(self, scores: Floats) -> Bools:
         """Which candidates dedup keeps: the best of each source, and everything without a source."""
@@ -260,26 +237,24 @@ class VectorizedRanking:
 
     def _compute_shares(self, mode: Mode, c: float, floors: Floors, active: tuple[bool, ...]) -> _Shares:
         """Gate, complete, normalise."""
-        listed, alive, words, number = self._gated(floors, active)
+        listed, alive = self._gated(floors, active)
+        if self.recipe.complete and mode != "rrf":
+            alive = alive | (self.columns.in_pool & ~self._listed[np.array(active)].any(axis=0))
         if mode == "rrf":
-            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive, words, number)
+            return _Shares(np.where(listed, c + self.columns.rank, np.inf), alive)
         raw, within = self.columns.raw, listed
         if self.recipe.complete:
             within = listed | (alive[None] & np.isfinite(raw) & np.array(active)[:, None, None])
-        share = NORMALISERS[mode](raw, within)
+        share = NORMALISERS[mode](raw, within, self.columns.baseline)
         if self.recipe.smooth:
             size = within.sum(axis=2, keepdims=True)
             share = (1.0 + size * share) / (1.0 + size)
-        return _Shares(np.where(within, share, 0.0), alive, words, number)
+        return _Shares(np.where(within, share, 0.0), alive)
 
-    def _compute_gated(self, floors: Floors, active: tuple[bool, ...]) -> _Gated:
+    def _compute_gated(self, floors: Floors, active: tuple[bool, ...]) -> tuple[Bools, Bools]:
+        """The hits that pass in each arm, and the candidates."""
         listed = self._gate(self._listed & np.array(active)[:, None, None], floors)
-        alive = np.asarray(listed.any(axis=0))
-        return _Gated(listed, alive, *self._lengths(alive))
-
-    def _lengths(self, alive: Bools) -> tuple[Floats, Floats]:
-        """The total words of the candidates of each case, and their number."""
-        return np.where(alive, self.columns.words, 0.0).sum(axis=1), alive.sum(axis=1).astype(np.float64)
+        return listed, np.asarray(listed.any(axis=0))
 
     def _gate(self, hits: Bools, floors: Floors) -> Bools:
         gate = self.recipe.gate or QualityGate()

@@ -3,13 +3,13 @@
 | stage | reads of each item | changes |
 |---|---|---|
 | `QualityGate` | the arm's raw score | removes hits before the merge |
-| `Spread` | the graph, thread | adds strength · activation from neighbours, and a thread bonus |
+| `Evidence` | thread, speaker, cues, event_at, created_at | adds weight · evidence |
+| `Spread` | the graph | adds strength · activation from neighbours |
 | `SourceDedup` | source_id | keeps the best of each source |
 | `HalfLife` | updated_at | score · (1 + strength · 0.5^(age / half_life)) |
 | `Competition` | last_accessed, strength, confidence, status | the score: activation, recency, strength, confidence |
-| `Substance` | words, text | lowers the score of short texts |
-| `NamedDate` | created_at | raises items from the date that the query names |
 | `Conflicts` | contradicts | the weaker of two contradicting items gets score · 0.3 |
+| `IdenticalTexts` | text, updated_at, created_at | makes results with the same text one result |
 | `Rerank` | text | the order of the top |
 | `Diversity` | vector or text | the order, by maximal marginal relevance |
 | `Pack` | text | the length: k results or a token budget |
@@ -19,9 +19,9 @@ Any function `(ranking, context) -> ranking` is a stage too.
 
 from hybridmem.fusion.stages.base import reorder, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
-from hybridmem.fusion.stages.dedup import SourceDedup
+from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
+from hybridmem.fusion.stages.evidence import Evidence
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.prior import NamedDate, Substance
 from hybridmem.fusion.stages.spread import Spread
 from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
@@ -29,14 +29,14 @@ __all__ = [
     "Competition",
     "Conflicts",
     "Diversity",
+    "Evidence",
     "HalfLife",
-    "NamedDate",
+    "IdenticalTexts",
     "Pack",
     "QualityGate",
     "Rerank",
     "SourceDedup",
     "Spread",
-    "Substance",
     "reorder",
     "stage_name",
 ]

@@ -37,6 +37,8 @@ class Context:
     """Returns the pairs among these keys that contradict each other; None: read each item's `contradicts` field."""
     trace: Trace | None = None
     pool: Pool | None = None
+    fill: bool = True
+    """Whether a dedup with `fill` may do so."""
 
 
 Stage = Callable[[Ranking, Context], Ranking]

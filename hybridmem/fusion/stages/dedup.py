@@ -1,4 +1,4 @@
-"""Source dedup: at most `max_per_source` results of one document."""
+"""Dedup: at most `max_per_source` results of one document, and one result for identical texts."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hybridmem.core import validation
+from hybridmem.core.times import epoch
 from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.stages.base import Context, take
 
-__all__ = ["SourceDedup"]
+__all__ = ["IdenticalTexts", "SourceDedup", "normalised_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDedup:
     """Keep the best-ranked `max_per_source` items of each source; items without a source are never collapsed.
 
-    `key` is a field or metadata key, or a callable from an item to its source.
+    `key` is a field or metadata key, or a callable from an item to its source. With `fill`, the next best items of
+    collapsed sources fill what is left of k, below all others.
     """
 
     name: ClassVar[str] = "dedup"
 
     key: str | Callable[[Any], Hashable | None] = "source_id"
     max_per_source: int = 1
+    fill: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.key):
             validation.text("dedup key", self.key, "the name of a field, or a function from an item to its source")
         validation.integer("max_per_source", self.max_per_source, "from 1 up", low=1)
+        validation.flag("dedup fill", self.fill)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
         items = ranking.items
@@ -42,9 +46,19 @@ class SourceDedup:
         if context.trace is None and different == len(sources):
             return ranking  # no source is repeated
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
+        fill = self._filled(len(sources), keep, context)
         if context.trace is not None:
-            self._trace(ranking, sources, set(keep), context.trace)
-        return ranking if len(keep) == len(items) else take(ranking, keep)
+            self._trace(ranking, sources, keep, fill, context.k, context.trace)
+        if len(keep) == len(items):
+            return ranking
+        kept = take(ranking, keep)
+        if not fill:
+            return kept
+        more = take(ranking, fill)
+        least = kept.scores[-1]
+        return Ranking(
+            kept.keys + more.keys, kept.items + more.items, kept.scores + [min(s, least) for s in more.scores]
+        )
 
     def _once(self, sources: list[Any]) -> list[int]:
         size = len(sources)
@@ -62,12 +76,83 @@ class SourceDedup:
             keep.append(i)
         return keep
 
+    def _filled(self, size: int, keep: list[int], context: Context) -> list[int]:
+        """The positions of the collapsed items that fill what is left of k."""
+        if not self.fill or not context.fill or context.k is None or len(keep) >= context.k:
+            return []
+        kept = set(keep)
+        return [i for i in range(size) if i not in kept][: context.k - len(keep)]
+
     @staticmethod
-    def _trace(ranking: Ranking, sources: list[Any], keep: set[int], trace: Trace) -> None:
+    def _trace(
+        ranking: Ranking, sources: list[Any], keep: list[int], fill: list[int], k: int | None, trace: Trace
+    ) -> None:
         best: dict[Any, str] = {}
+        kept, filled = set(keep), set(fill)
         for i, (key, source) in enumerate(zip(ranking.keys, sources, strict=True)):
             first = best.setdefault(source, key)
-            if i not in keep:
+            if i in filled:
+                trace.note("dedup", key, f"fills k: another chunk of source {source}")
+            elif i not in kept:
                 trace.drop("dedup", key, f"collapsed into {first} of source {source}")
             elif source is not None and first == key and sources.count(source) > 1:
                 trace.note("dedup", key, f"best of source {source}")
+        collapsed = len(sources) - len(keep)
+        if k is not None and collapsed and len(keep) < k and not fill:
+            trace.remark(f"{len(keep)} of {k}: {collapsed} chunks collapsed into {len(best)} sources")
+
+
+def normalised_text(text: str, /) -> str:
+    """A text without differences of case and white space: texts that are equal then are identical."""
+    return " ".join(text.casefold().split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdenticalTexts:
+    """Results with the same normalised text are one result: the newest, at the rank of the best.
+
+    Only the first `look_ahead` · k items are compared, because their texts have to be read.
+    """
+
+    name: ClassVar[str] = "duplicates"
+
+    look_ahead: int = 2
+
+    def __post_init__(self) -> None:
+        validation.integer("look_ahead", self.look_ahead, "from 1 up", low=1)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        size = len(ranking.keys)
+        head = size if context.k is None else min(size, self.look_ahead * context.k)
+        groups: dict[str, list[int]] = {}
+        for i, text in enumerate(context.reader.column(ranking.items[:head], "text")):
+            groups.setdefault(normalised_text(text) if text else f"\0{i}", []).append(i)  # no text: never identical
+        if len(groups) == head:
+            return ranking
+        keys, items, scores = (list(column) for column in ranking)
+        dropped: set[int] = set()
+        for group in groups.values():
+            if len(group) > 1:
+                newest = self._newest(ranking, group, context)
+                keys[group[0]], items[group[0]] = ranking.keys[newest], ranking.items[newest]
+                dropped.update(group[1:])
+                self._trace([ranking.keys[i] for i in group], ranking.keys[newest], context.trace)
+        return take(Ranking(keys, items, scores), [i for i in range(size) if i not in dropped])
+
+    @staticmethod
+    def _newest(ranking: Ranking, group: list[int], context: Context) -> int:
+        items = [ranking.items[i] for i in group]
+        updated, created = (context.reader.column(items, name) for name in ("updated_at", "created_at"))
+        times = [
+            epoch(made if changed is None else changed) or 0.0 for changed, made in zip(updated, created, strict=True)
+        ]
+        return group[max(range(len(group)), key=lambda i: (times[i], -i))]
+
+    @staticmethod
+    def _trace(keys: list[str], newest: str, trace: Trace | None) -> None:
+        if trace is None:
+            return
+        others = [key for key in keys if key != newest]
+        trace.note("duplicates", newest, f"same text as {', '.join(others)}")
+        for key in others:
+            trace.drop("duplicates", key, f"same text as {newest}")

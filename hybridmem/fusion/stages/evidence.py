@@ -34,7 +34,7 @@ from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, 
 from hybridmem.text.dates import dates_in
 from hybridmem.text.speakers import named_speakers
 
-__all__ = ["PARTS", "Evidence", "Part"]
+__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
 BACKWARD = 0.25
@@ -79,11 +79,11 @@ class Turns:
         pool = self.context.pool
         return set(self.column("speaker")) - {None} if pool is None or pool.speakers is None else set(pool.speakers)
 
-    def pooled(self, values: Sequence[float], missing: float) -> Floats:
-        """A column of the pool, in the order of the ranking."""
+    def pooled(self, values: Sequence[float]) -> Floats:
+        """A column of the pool in the order of the ranking, 0 for what is not in the pool."""
         ids = [] if self.context.pool is None else self.context.pool.candidates.ids
-        of = dict(zip(ids, values, strict=True)).get
-        return np.array([of(key, missing) for key in self.keys], np.float64)
+        value = dict(zip(ids, values, strict=True)).get
+        return np.array([value(key, 0.0) for key in self.keys], np.float64)
 
 
 class Part(NamedTuple):
@@ -96,15 +96,14 @@ class Part(NamedTuple):
 def window(turns: Turns) -> Part | None:
     """max(0, X − B): X is the BM25 score of the window, B that of the candidate, each divided by the best one."""
     pool = turns.context.pool
-    if pool is None or pool.candidates.window is None:
+    if pool is None or pool.candidates.window is None or "bm25" not in pool.candidates.scores:
+        return None  # without the words of a candidate alone there is nothing to compare its window with
+    windows = np.nan_to_num(np.array(pool.candidates.window, np.float64), nan=0.0)
+    alone = np.array(pool.candidates.scores["bm25"], np.float64)
+    if windows.max(initial=0.0) <= 0.0:
         return None
-    of_window = turns.pooled(pool.candidates.window, np.nan)
-    alone = turns.pooled(pool.candidates.scores.get("bm25", ()), 0.0)
-    best, best_alone = float(np.nanmax(of_window, initial=0.0)), float(alone.max(initial=0.0))
-    if best <= 0.0:
-        return None
-    gain = of_window / best - (alone / best_alone if best_alone > 0.0 else 0.0)
-    return Part(np.nan_to_num(np.maximum(gain, 0.0), nan=0.0), lambda _: "nearby turns")
+    gain = windows / windows.max() - (alone / alone.max() if alone.max() > 0.0 else 0.0)
+    return Part(turns.pooled(np.maximum(gain, 0.0).tolist()), lambda _: "nearby turns")
 
 
 def thread(turns: Turns) -> Part | None:
@@ -125,20 +124,23 @@ def thread(turns: Turns) -> Part | None:
 
 def previous_question(turns: Turns) -> Part | None:
     """The merged score of the turn before, if that asks a question and this one is not an assistant's."""
+    at = previous_positions(turns)
+    if at.max(initial=-1) < 0:
+        return None
+    person = np.array([speaker not in ASSISTANT_ROLES for speaker in turns.column("speaker")])
+    applies = (at >= 0) & turns.has_cue(ASKS)[at] & person
+    return Part(np.where(applies, turns.scores[at], 0.0), lambda i: f"after the question {turns.keys[at[i]]}")
+
+
+def previous_positions(turns: Turns) -> NDArray[np.int64]:
+    """The position of the previous turn of each candidate, −1 where it is not ranked."""
     pool = turns.context.pool
     if pool is None or pool.candidates.previous is None:
-        return None
-    ids, before = pool.candidates.ids, pool.candidates.previous
-    previous = {key: ids[place] for key, place in zip(ids, before, strict=True) if place >= 0}
-    at = [turns.position.get(previous.get(key, ""), -1) for key in turns.keys]
-    if max(at, default=-1) < 0:
-        return None
-    asks, speakers = turns.has_cue(ASKS), turns.column("speaker")
-    values = [
-        turns.scores[place] if place >= 0 and asks[place] and speaker not in ASSISTANT_ROLES else 0.0
-        for place, speaker in zip(at, speakers, strict=True)
-    ]
-    return Part(np.array(values, np.float64), lambda i: f"after the question {turns.keys[at[i]]}")
+        return np.full(len(turns.keys), -1, np.int64)
+    ids = pool.candidates.ids
+    pairs = zip(ids, pool.candidates.previous, strict=True)
+    previous = {key: ids[place] for key, place in pairs if place >= 0}
+    return np.array([turns.position.get(previous.get(key, ""), -1) for key in turns.keys], np.int64)
 
 
 def speaker(turns: Turns) -> Part | None:

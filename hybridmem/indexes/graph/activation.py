@@ -246,6 +246,12 @@ class GraphSnapshot:
         """The same snapshot, restricted: only these ids receive and pass activation (None: all)."""
         return self if allowed is None else replace(self, allowed=allowed)
 
+    def without_threads(self) -> GraphSnapshot | None:
+        """The same snapshot without the edges of threads; None when there are no other edges."""
+        if not self.links and not self.entities_of:
+            return None
+        return replace(self, weights=self.weights._replace(thread=0.0))
+
     # --- one hop
 
     def _start(self, seeds: Mapping[str, float]) -> Frontier:

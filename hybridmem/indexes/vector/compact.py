@@ -138,7 +138,7 @@ class CompactVectors:
         codes = self._current
         if ids:
             end = codes.n + len(ids)
-            layer = codes.layer.grow(codes.n, end).filled(rows, slice(codes.n, end)).packed_to(end)
+            layer = codes.layer.grow(codes.n, end).filled(rows, slice(codes.n, end))
             times = room_for(codes.updated, codes.n, end)
             times[codes.n : end] = updated
             codes.ids.extend(ids)
@@ -153,9 +153,9 @@ class CompactVectors:
         alive = np.setdiff1d(np.arange(codes.n), codes.dead, assume_unique=True)
         layer = codes.layer
         scale = None if layer.scale is None else layer.scale[alive]
-        small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive], packed=())
+        small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive])
         ids = [codes.ids[row] for row in alive.tolist()]
-        self._current = _Codes(small.packed_to(len(ids)), ids, codes.updated[alive], len(ids))
+        self._current = _Codes(small, ids, codes.updated[alive], len(ids))
         self._row_of = dict(zip(ids, range(len(ids)), strict=True))
         self._generation = uuid.uuid4().hex
         self._dirty = set(range(-(-len(ids) // PIECE)))
@@ -283,7 +283,6 @@ class CompactVectors:
             layer.scale[start:end], layer.error[start:end] = part["scale"][: end - start], part["error"][: end - start]
             updated[start:end] = part["updated"][: end - start]
             ids += arrays.unpack_texts("ids", part)[: end - start]
-            layer = layer.packed_to(end)
         dead = columns["dead"].copy()
         made._current = _Codes(layer, ids, updated, n, dead)
         made._row_of = None

@@ -24,32 +24,20 @@ import numpy.typing as npt
 from hybridmem.embedding.embedder import Vector
 from hybridmem.indexes.vector.matrix import NEVER, RowNumbers, least_of_best, room_for, top
 
-__all__ = ["Bytes", "Kernel", "Layer", "Packed", "Sketch", "empty_layer", "kernel", "make"]
+__all__ = ["Bytes", "Kernel", "Layer", "Sketch", "empty_layer", "kernel", "make"]
 
 Bytes = npt.NDArray[np.int8]
-Packed = tuple[tuple[int, Any], ...]
-"""Rows in the layout of the library: (end row, piece) pairs."""
 
 
 class Kernel(NamedTuple):
-    """Functions of a SIMD library. `pack` makes a layout that `packed` reads twice as fast as `cdist` reads rows."""
+    """The dot product of bytes by a SIMD library."""
 
     cdist: Callable[[Bytes, Bytes], Any]
-    pack: Callable[[Bytes], Any] | None = None
-    packed: Callable[[Bytes, Any], Any] | None = None
 
-    def dots(self, query: Bytes, rows: Bytes, pieces: Packed, /) -> npt.NDArray[np.float32]:
-        """The dot product with every row: packed pieces first, then the remaining rows."""
-        out = np.empty(len(rows), np.float32)
-        start = 0
-        for end, piece in pieces:
-            if self.packed is None or end > len(rows):
-                break
-            out[start:end] = np.asarray(self.packed(query, piece))[0]
-            start = end
-        if start < len(rows):
-            out[start:] = np.asarray(self.cdist(query, rows[start:]))[0]
-        return out
+    def dots(self, query: Bytes, rows: Bytes, /) -> npt.NDArray[np.float32]:
+        """The dot product with every row."""
+        products: npt.NDArray[np.float32] = np.asarray(self.cdist(query, rows))[0].astype(np.float32)
+        return products
 
 
 @lru_cache(maxsize=1)
@@ -63,8 +51,7 @@ def _numkong() -> Kernel | None:
         import numkong
     except ImportError:
         return None
-    pack, packed = getattr(numkong, "dots_pack", None), getattr(numkong, "dots_packed", None)
-    return Kernel(lambda query, rows: numkong.cdist(query, rows, "inner"), pack, packed)
+    return Kernel(lambda query, rows: numkong.cdist(query, rows, "inner"))
 
 
 def _simsimd() -> Kernel | None:
@@ -80,19 +67,16 @@ def _is_correct(found: Kernel) -> bool:
     rows = (np.arange(3 * 40) * 37 % 255 - 127).astype(np.int8).reshape(3, 40)
     expected = (rows.astype(np.int64) @ rows[0].astype(np.int64)).tolist()
     try:
-        pieces: Packed = () if found.pack is None else ((2, found.pack(rows[:2].copy())),)
-        return bool(found.dots(rows[:1], rows, pieces).tolist() == expected)
+        return bool(found.dots(rows[:1], rows).tolist() == expected)
     except Exception:  # noqa: BLE001 - any failure means that the library is not used
         return False
 
 
 _CHUNK = 1024  # rows processed at once: they fit into the cache
-_PIECE = 8192  # rows packed at once
 _SAMPLE = 4096
 _ENERGY = 0.66  # minimum share of the squared length in a rotated prefix; below it too few rows are ruled out
 _EXACT = 64  # rows scored exactly to find the score to beat
 _FEW_BEST = 32  # above this k a rotated prefix rules out too few rows
-_PACKED = 2048  # packing does not speed up longer rows
 _TINY = 1e-30
 
 
@@ -103,7 +87,6 @@ class Layer(NamedTuple):
     scale: Vector | None
     error: Vector
     longest: float = 0.0
-    packed: Packed = ()
 
     def grow(self, start: int, end: int, /) -> Layer:
         """The layer with room for rows up to end."""
@@ -129,14 +112,6 @@ class Layer(NamedTuple):
         norm = np.sqrt(np.einsum("ij,ij->i", rows, rows).max()) + error.max()
         return self._replace(longest=max(self.longest, float(norm)))
 
-    def packed_to(self, end: int, /) -> Layer:
-        """The layer with the rows since its last piece packed, when there are enough of them."""
-        run = kernel() if self.table.shape[1] <= _PACKED else None
-        start = self.packed[-1][0] if self.packed else 0
-        if run is None or run.pack is None or self.scale is None or end - start < _PIECE:
-            return self
-        return self._replace(packed=(*self.packed, (end, run.pack(np.ascontiguousarray(self.table[start:end])))))
-
     def estimate(self, query: Vector, n: int, rows: RowNumbers | None, /) -> tuple[Vector, Vector]:
         """Estimated dot products with the first n rows (or with `rows`), and bounds of their errors."""
         chosen = slice(0, n) if rows is None else rows
@@ -146,7 +121,7 @@ class Layer(NamedTuple):
         step = max(float(np.abs(query).max()), _TINY) / 127.0
         code = np.rint(query / np.float32(step)).astype(np.int8)
         lost = float(np.linalg.norm(query - code * np.float32(step))) * self.longest
-        dots = run.dots(code[None], self.table[chosen], self.packed if rows is None else ())
+        dots = run.dots(code[None], self.table[chosen])
         dots *= self.scale[chosen]
         dots *= np.float32(step)
         return dots, self.error[chosen] + np.float32(lost)
@@ -176,7 +151,6 @@ class Sketch(NamedTuple):
                 short = short.filled(rotated, part)
             if whole is not None:
                 whole = whole.filled(rows, part)
-        short, whole = (None if layer is None else layer.packed_to(end) for layer in (short, whole))
         return self._replace(short=short, rest=rest, whole=whole)
 
     def _rotated(self, rows: Vector, size: int) -> Vector:

@@ -34,6 +34,7 @@ _LISTS = ("tags", "entities")
 _TIMES = ("created_at", "updated_at", "last_accessed", "event_at", "expires_at")
 _NUMBERS = ("strength", "confidence", "access_count")
 _RESERVED = {"id", "namespace", "status", "links", "metadata", "text", *_TEXTS, *_LISTS, *_TIMES, *_NUMBERS}
+_TAG = re.compile(r"(?<![\w#/&])#([^\W\d][\w/-]{0,80})")
 _LONGEST = 120  # characters of a file name, which every file system accepts
 
 
@@ -52,8 +53,11 @@ class Note(NamedTuple):
 def parse_note(text: str, /, *, default_id: str, modified: float) -> Note:
     """The note in a file's text. Without front matter all is text, the id is the path, the time that of the file.
 
-    >>> parse_note("Hello", default_id="a/b", modified=0.0).memory.id
-    'a/b'
+    A note without an `id`, as people keep them, is called by its file name, and its #tags are its tags.
+
+    >>> memory = parse_note("Hello #greeting", default_id="a/b", modified=0.0).memory
+    >>> memory.id, memory.title, memory.tags
+    ('a/b', 'b', ('greeting',))
     """
     first = text.find("\n")
     if text[:first].endswith("\r"):  # saved with Windows line ends, which this module never writes
@@ -103,6 +107,9 @@ def _memory(front: Mapping[str, Any], body: str, *, default_id: str, modified: f
     given: dict[str, Any] = {name: front[name] for name in _NUMBERS if front.get(name) is not None}
     given |= {name: str(front[name]) for name in _TEXTS if front.get(name) is not None}
     given |= {name: _list(front[name], name) for name in _LISTS if front.get(name) is not None}
+    if front.get("id") in (None, ""):  # not written by this module
+        given.setdefault("title", default_id.rpartition("/")[2])
+        given.setdefault("tags", tuple(dict.fromkeys(_TAG.findall(body))))
     for name in _TIMES:
         if front.get(name) is not None:
             given[name] = _time(front[name], name)

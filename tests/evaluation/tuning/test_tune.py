@@ -192,7 +192,9 @@ def test_curves_are_tried_and_written_down(tmp_path):
 
 def test_every_change_is_named():
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
-    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, thread=0.4, hops=1, decay=0.75, lexical=1)
+    new = Setting(
+        "rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, hops=1, decay=0.75, evidence=(0, 0.4, 0, 0, 0, 0, 0), lexical=1
+    )
     assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
         "weight of bm25: 0.5 → 0.6",
@@ -200,10 +202,10 @@ def test_every_change_is_named():
         "weight of vector: 0.5 → 0.4",
         "floor of vector: 0.2 → none",
         "spread: 0.6 → 0.2",
-        "share of the thread: 0 → 0.4",
         "hops: 2 → 1",
         "decay of a hop: 0.5 → 0.75",
         "half-life strength: 0.05 → 0",
+        "thread evidence: 0 → 0.4",
         "BM25: k1=1.2, b=0.75 → k1=0.9, b=0.4",
     ]
 

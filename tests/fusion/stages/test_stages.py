@@ -24,6 +24,7 @@ from hybridmem.fusion.stages import (
 )
 from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.boost import bounded
+from hybridmem.fusion.stages.dedup import IdenticalTexts
 from tests.support.items import READER, Row, arm
 
 NOW = 1_700_000_000.0
@@ -319,23 +320,17 @@ def test_only_seeds_spread_and_without_a_graph_nothing_happens():
     assert "d" not in Spread(seeds=1)(rows, context(graph=Line())).keys
     assert Spread()(rows, context()) is rows
     assert Spread(strength=0)(rows, context(graph=Line())) is rows
+
+
+def test_without_neighbours_nothing_happens():
+    class Alone(Line):
+        def spread(self, seeds, **_):
+            return {}
+
+    rows = ranking(("a", 1.0, {}))
+    assert Spread()(rows, context(graph=Alone())) is rows
     empty = ranking()
     assert Spread()(empty, context(graph=Line())) is empty
-
-
-def test_a_thread_brings_its_best_score_to_all_that_was_said_in_it():
-    rows = ranking(("a", 1.0, {"thread": "t"}), ("b", 0.4, {"thread": "t"}), ("c", 0.6, {}))
-    trace = Trace()
-    got = Spread(strength=0.0, thread=0.5)(rows, context(trace=trace))
-    assert dict(zip(got.keys, got.scores, strict=True)) == {
-        "a": 1.0 + 0.5 * 1.0,
-        "b": 0.4 + 0.5 * 1.0,
-        "c": pytest.approx(0.6 + 0.5 * 0.6),  # without a thread it is a thread of its own
-    }
-    joined = Spread(strength=1.0, thread=0.5)(ranking(("a", 1.0, {})), context(graph=Line()))
-    assert dict(zip(joined.keys, joined.scores, strict=True)) == {"a": 1.5, "b": 0.5, "c": 0.25}
-    with pytest.raises(ConfigError, match="thread = -1"):
-        Spread(thread=-1)
 
 
 @pytest.mark.parametrize("settings", [{"strength": -1}, {"hops": 0}, {"seeds": 0}, {"decay": 0}, {"decay": 1.1}])
@@ -448,3 +443,57 @@ def test_an_openmem_style_run_with_every_number_written_out():
         mode="convex", spread=recipe.spread, boost=recipe.boost, conflicts=recipe.conflicts
     ).run([seeds], reader=READER, now=NOW, graph=Three())
     assert dict(zip(unpacked.keys, unpacked.scores, strict=True))["b"] == pytest.approx(b)
+
+
+# --- filling and identical texts
+
+
+def chunks():
+    rows = [("a1", 9, "a"), ("a2", 8, "a"), ("a3", 7, "a"), ("b1", 6, "b"), ("b2", 5, "b")]
+    return ranking(*((key, score, {"source_id": source}) for key, score, source in rows))
+
+
+def test_what_is_left_of_k_is_filled_below_all_others():
+    got = SourceDedup(fill=True)(chunks(), context(k=4))
+    assert (got.keys, got.scores) == (["a1", "b1", "a2", "a3"], [9, 6, 6, 6])
+    for kept in (context(k=2), context(), context(k=4, fill=False)):
+        assert SourceDedup(fill=True)(chunks(), kept).keys == ["a1", "b1"]
+    assert SourceDedup()(chunks(), context(k=4)).keys == ["a1", "b1"]
+
+
+def test_filling_and_not_filling_are_explained():
+    lists = [arm("x", chunks().items, [5.0, 4.0, 3.0, 2.0, 1.0])]
+    for fill in (True, False):
+        trace = Trace()
+        recipe = Fusion(dedup=SourceDedup(fill=fill))
+        got = recipe.run(lists, reader=READER, k=3, trace=trace)
+        told = trace.explanation(got, query="q", lists=lists, shown=recipe.shares(got.scores))
+        if fill:
+            assert str(told.receipts[2].steps[0]) == "fills k: another chunk of source a"
+            assert told.remarks == ()
+        else:
+            assert told.remarks == ("2 of 3: 3 chunks collapsed into 2 sources",)
+            assert told.remarks[0] in str(told)
+            assert told.to_dict()["remarks"] == list(told.remarks)
+
+
+def test_identical_texts_are_one_result_the_newest():
+    rows = ranking(
+        ("a", 9, {"text": "Ana likes  tea.", "updated_at": NOW - DAY}),
+        ("b", 8, {"text": "Ben likes tea."}),
+        ("c", 7, {"text": "ana likes TEA.", "updated_at": None, "created_at": NOW}),
+        ("d", 6, {"text": "Ana likes tea.", "updated_at": NOW}),
+        ("e", 5, {"text": ""}),
+        ("f", 4, {}),
+    )
+    trace = Trace()
+    got = IdenticalTexts()(rows, context(trace=trace))
+    assert (got.keys, got.scores) == (["c", "b", "e", "f"], [9, 8, 5, 4])
+    assert [item.key for item in got.items] == got.keys
+    assert trace._notes == {("duplicates", "c"): "same text as a, d"}
+    assert trace._dropped == dict.fromkeys("ad", "duplicates: same text as c")
+    assert IdenticalTexts()(rows, context(k=2)).keys == ["c", "b", "e", "f"]  # looks at four
+    assert IdenticalTexts(look_ahead=1)(rows, context(k=2)) is rows
+    assert IdenticalTexts()(ranking(), context()) == ranking()
+    with pytest.raises(ConfigError, match="look_ahead = 0"):
+        IdenticalTexts(look_ahead=0)

@@ -504,14 +504,14 @@ def test_the_stored_analyzer_must_fit():
     with pytest.raises(ConfigError, match=r"str\.split"):
         BM25Index.from_bytes(own.to_bytes())
     assert BM25Index.from_bytes(own.to_bytes(), analyzer=str.split).search("walked", k=1).ids == ["a"]
-    old = blob.replace(b'"version": 1', b'"version": 7')
+    old = blob.replace(b'"version": 2', b'"version": 7')
     with pytest.raises(CorruptStoreError):
         BM25Index.from_bytes(old)
 
 
 def test_an_index_of_another_analyzer_version_is_to_be_rebuilt(monkeypatch):
     blob = BM25Index().to_bytes()
-    monkeypatch.setattr("hybridmem.text.analyzer._VERSION", 2)
+    monkeypatch.setattr("hybridmem.text.analyzer._VERSION", 3)
     with pytest.raises(CorruptStoreError, match="incompatible version; rebuild it"):
         BM25Index.from_bytes(blob)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -260,11 +261,13 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /) -> Graph | None:
+    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
             return None
+        if not threads:
+            settings = replace(settings, thread=0.0)
         return ServerGraph(
             self._namespace,
             settings,
@@ -277,6 +280,14 @@ class PostgresView:
 
     def _cache(self, entries: Iterable[Entry]) -> None:
         self._entries.update([(entry[0], entry) for entry in entries])
+
+    def has_names(self) -> bool:
+        """No names are kept in the server."""
+        return False
+
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:  # noqa: ARG002
+        """No names are kept in the server."""
+        return []
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
