@@ -25,6 +25,7 @@ __all__ = [
     "SupportsCombinedSearch",
     "SupportsExternalEdits",
     "SupportsLazyFilter",
+    "SupportsPastViews",
     "SupportsServerSearch",
     "SupportsVectorLoading",
     "Version",
@@ -176,7 +177,8 @@ class Change(NamedTuple):
     """One change of a view: a memory that is visible, a memory that left the view, or an edge.
 
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
-    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
+    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed. A removed edge
+    without a relation stands for all edges between its ends: one of them was erased.
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     """
@@ -348,6 +350,15 @@ class SupportsExternalEdits(Protocol):
         ...
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]: ...
+
+
+@runtime_checkable
+class SupportsPastViews(Protocol):
+    """A Store that knows when a view as of a time has changed, so that its indexes can be kept until then."""
+
+    def view_version(self, *, view: View) -> Any:
+        """A hashable value that changes when the view does: by writes up to its time, and by erasures."""
+        ...
 
 
 @runtime_checkable

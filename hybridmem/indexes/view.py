@@ -153,7 +153,7 @@ class LocalView:
         return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        for edge in self._store.edges(view=self._view):
+        for edge in self._all_edges():
             self._set_contradiction(edge, removed=False)
         if self._vector is None or self._settings.make_vectors is not None:
             return
@@ -252,7 +252,7 @@ class LocalView:
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
-        if edge.relation != "contradicts":
+        if edge.relation != "contradicts" and not (removed and not edge.relation):
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             others = self._contradicts.setdefault(a, set())
@@ -406,8 +406,12 @@ class LocalView:
         if graph.reads_texts:
             graph.apply(self._store.changes(0, view=self._view))
         else:
-            graph.load(self._entries, self._store.edges(view=self._view))
+            graph.load(self._entries, self._all_edges())
         return graph
+
+    def _all_edges(self) -> Sequence[Edge]:
+        """The edges of the view, also those of superseded memories, which may become active again."""
+        return self._store.edges(view=self._view._replace(superseded=True))
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

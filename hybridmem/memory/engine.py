@@ -22,6 +22,7 @@ from hybridmem.core.protocols import (
     SupportsBoundedThreads,
     SupportsCombinedSearch,
     SupportsLazyFilter,
+    SupportsPastViews,
     View,
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
@@ -71,7 +72,7 @@ class Engine:
         self.clock = clock
         self._make_view = make_view or LocalView
         self._views: dict[View, SearchView] = {}
-        self._as_of_views: OrderedDict[View, SearchView] = OrderedDict()
+        self._as_of_views: OrderedDict[tuple[View, Any], SearchView] = OrderedDict()
         self._filter_ids = store.lazy_ids if isinstance(store, SupportsLazyFilter) else store.ids
         self._in_thread = store.in_thread if isinstance(store, SupportsBoundedThreads) else in_thread
         self._latencies: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
@@ -104,17 +105,22 @@ class Engine:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
         if view.as_of is None:
             self.expiry.apply(view.namespace)
+            return self._refreshed(self._views, view, view)
+        return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
+
+    def _refreshed(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
         with self._lock:
-            kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
-            found = kept.get(view)
-            if found is None:
-                found = kept[view] = self._make_view(self.store, view, self.settings)
-                while len(self._as_of_views) > AS_OF_VIEWS:
-                    self._as_of_views.popitem(last=False)
-            elif view.as_of is not None:
-                self._as_of_views.move_to_end(view)
+            found = kept.pop(key, None) or self._make_view(self.store, view, self.settings)
+            kept[key] = found
+            while len(self._as_of_views) > AS_OF_VIEWS:
+                self._as_of_views.popitem(last=False)
         found.refresh()
         return found
+
+    def _view_version(self, view: View) -> Any:
+        """The version of a view of the past, which changes with writes up to its time and with erasures."""
+        store = self.store
+        return store.view_version(view=view) if isinstance(store, SupportsPastViews) else store.last_seq()
 
     def index(self, namespace: str, /, *, save: bool = False) -> None:
         """Bring the indexes of a namespace up to date and, with `save`, store snapshots of them."""

@@ -258,6 +258,10 @@ class MarkdownStore:
         """The namespaces with a change after `since`."""
         return self.index.changed_namespaces(since)
 
+    def view_version(self, *, view: View) -> tuple[int, int]:
+        """A value that changes when a view of the past does."""
+        return self.index.view_version(view=view)
+
     def last_seq(self) -> int:
         """The newest seq of the index."""
         return self.index.last_seq()

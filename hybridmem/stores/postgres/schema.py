@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 VERSION = 4
+MAX_SKEW = 60
+"""Seconds by which the clock of a client may be ahead of the server's."""
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
@@ -43,10 +45,22 @@ SPEAKERS = """
 CREATE TABLE IF NOT EXISTS speakers (
   namespace text COLLATE "C" NOT NULL, speaker text COLLATE "C" NOT NULL, named bigint NOT NULL,
   prefixed bigint NOT NULL, PRIMARY KEY (namespace, speaker)) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS versions_erased ON versions (namespace, seq) WHERE op = 5;
 CREATE INDEX IF NOT EXISTS memories_by_digest ON memories (namespace, md5(id))
   WHERE live AND status <> 'superseded' AND vector IS NOT NULL;
 """
-TABLES = """
+# Runs with the rights of the owner, so it checks its arguments: a time ahead of the server's clock by more than
+# MAX_SKEW seconds would move the recorded times of all clients, and a large step would use up the numbers.
+ADVANCE = """
+CREATE OR REPLACE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
+  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  UPDATE counter c SET seq = c.seq + step,
+    at = greatest(c.at, least(now, extract(epoch FROM clock_timestamp())::float8 + {skew}))
+  WHERE step BETWEEN 0 AND 1000000000 AND now > '-Infinity'
+  RETURNING c.seq, c.at $$;
+""".replace("{skew}", str(MAX_SKEW))
+TABLES = (
+    """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
   WITH (fillfactor = 10);
@@ -124,11 +138,11 @@ CREATE TABLE pointers (
   PRIMARY KEY (namespace, id, target));
 CREATE INDEX pointers_by_target ON pointers (namespace, target);
 
-CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
-  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-  UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
-  RETURNING c.seq, c.at $$
-""".replace("{terms}", derived.TERMS_TABLE).replace("{speakers}", SPEAKERS)
+{advance}
+""".replace("{terms}", derived.TERMS_TABLE)
+    .replace("{speakers}", SPEAKERS)
+    .replace("{advance}", ADVANCE)
+)
 
 TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
@@ -249,6 +263,7 @@ def _add_speakers(conn: Conn) -> None:
     run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
     run("DELETE FROM snapshots")
     run(SPEAKERS)
+    run(ADVANCE)
     _protect_new(conn, "speakers")
     from hybridmem.stores.postgres.derived import Deriver
     from hybridmem.stores.postgres.maintenance import rebuild

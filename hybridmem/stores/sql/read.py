@@ -31,6 +31,7 @@ __all__ = [
     "get_meta",
     "history",
     "ids",
+    "last_erase",
     "last_seq",
     "load_snapshot",
     "namespaces",
@@ -39,6 +40,7 @@ __all__ = [
     "unembedded",
     "vector_batches",
     "vectors",
+    "view_version",
 ]
 
 _LOOKUP = 500
@@ -356,6 +358,17 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
         (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+
+
+def last_erase(conn: Any, namespace: str, /) -> int:
+    """The seq of the newest erasure in a namespace; 0 for none."""
+    query = "SELECT max(v.seq) FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.op = 5 AND m.namespace = ?"
+    return int(conn.execute(query, (namespace,)).fetchone()[0] or 0)
+
+
+def view_version(conn: Any, view: View, /) -> tuple[int, int]:
+    """A value that changes when the contents of a view of the past change: its last seq and the newest erasure."""
+    return scope(conn, view).limit or last_seq(conn), last_erase(conn, view.namespace)
 
 
 # --- settings and snapshots of indexes

@@ -40,6 +40,7 @@ CREATE TABLE versions (
   status TEXT NOT NULL, strength REAL NOT NULL, access_count INTEGER NOT NULL, last_accessed REAL,
   decayed REAL NOT NULL, born INTEGER NOT NULL);
 CREATE INDEX versions_by_memory ON versions (mem);
+CREATE INDEX versions_erased ON versions (seq) WHERE op = 5;
 
 CREATE TABLE bodies (
   seq INTEGER PRIMARY KEY, words INTEGER NOT NULL,
@@ -91,6 +92,7 @@ def _add_speakers(conn: sqlite3.Connection) -> None:
     )
     conn.execute("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
     conn.execute("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
+    conn.execute("CREATE INDEX IF NOT EXISTS versions_erased ON versions (seq) WHERE op = 5")
     conn.execute("DELETE FROM snapshots")
 
 
