@@ -3,7 +3,7 @@
 
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = 8;
+const COLOURS = 10;
 const colours = new Map();
 
 /* --- small helpers */
@@ -260,6 +260,7 @@ function controlBox(one) {
     paint(box, arm);
     name.append(swatch(arm));
   }
+  else if (one.path.startsWith("evidence/")) name.append(swatch(one.label));
   name.append(one.label);
   let input;
   if (one.kind === "choice") {
