@@ -28,7 +28,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names
+from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.indexes.vector.quantized import kernel
@@ -45,8 +45,6 @@ REPLAY_RATIO = 200
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 8_000
-_RARE = 5.0
-"""The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
 
 class IndexSettings(NamedTuple):
@@ -385,10 +383,8 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
         terms = self._settings.analyzer(mention.name)
-        information = max(map(self.bm25.idf, terms), default=0.0)
-        return min(1.0, information / _RARE) / mention.shared
+        return name_weight(mention, max(map(self.bm25.idf, terms), default=0.0))
 
     def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""

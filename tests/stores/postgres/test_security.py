@@ -36,6 +36,7 @@ def url(pg_server):
                 id="s1",
                 thread="t",
                 speaker=name,
+                title=f"Title of {name}",
                 entities=("Secret",),
                 metadata={"links": ["s2"]},
             )
