@@ -86,7 +86,7 @@ class GraphRetriever(SearchRetriever):
     """Metadata that names a document's conversation, or the file it is a chunk of; neighbours in one are linked."""
     links_key: str | list[str] = "links"
     """Metadata that lists ids of other documents."""
-    title_key: str | list[str] = list(TITLE_KEYS)
+    title_key: str | Sequence[str] = TITLE_KEYS
     """Metadata that holds a document's title: a text that mentions it, or links to it as [[title]], is linked to it."""
     id_key: SkipValidation[IdKey] = None
     """What makes two documents the same: a metadata key or a function. None: `Document.id`, else the text."""
