@@ -29,20 +29,24 @@ if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
     from hybridmem.memory.results import Result
 
+    _Base = AgentMiddleware[AgentState[Any], Any, Any]
+    _Request = ModelRequest[Any]
+    _Response = ModelResponse[Any]
+else:
+    _Base = AgentMiddleware  # the first versions of langchain 1 have other type parameters
+
 __all__ = ["MemoryMiddleware"]
 
 log = logging.getLogger("hybridmem")
 Fact = str | Memory | Mapping[str, Any]
 Extract = Callable[[Sequence[AnyMessage]], Iterable[Fact] | Awaitable[Iterable[Fact]]]
 """From the messages of a turn to facts worth keeping; a fact may say what it supersedes."""
-_Request = ModelRequest[Any]
-_Response = ModelResponse[Any]
 _ROLES = {"human": "user", "ai": "assistant"}
 SHORT = 6
 """A question of fewer words, such as "and his sister?", is searched together with the user message before it."""
 
 
-class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+class MemoryMiddleware(_Base):
     """Long-term memory for `create_agent(…, middleware=[MemoryMiddleware(memory, session_key="user_id")])`.
 
     Before each model call the memory is searched with the last user message. What it finds is put in front of that
