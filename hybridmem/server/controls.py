@@ -92,6 +92,7 @@ def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     else:
         controls.append(_flag("complete", recipe.complete, "Each arm also scores what only other arms listed."))
         controls.append(_flag("smooth", recipe.smooth, "The last hit of a list counts more than 0."))
+    controls.append(_flag("omit_speakers", recipe.omit_speakers, "The question is embedded without speakers' names."))
     if recipe.depth is not None:
         controls.append(_slider("depth", "depth", recipe.depth, "depth"))
     return controls
@@ -162,7 +163,7 @@ def changed_recipe(recipe: Fusion, changes: Mapping[str, Any], arms: Sequence[st
             values["weights"] = {**_weights(replace(recipe, weights=values["weights"]), arms), rest: value}
         elif name in _SLOTS:
             values[name] = _changed_slot(_SLOTS[name], values[name], rest, value, arms)
-        elif name in ("mode", "c", "depth", "complete", "smooth") and not rest:
+        elif name in ("mode", "c", "depth", "complete", "smooth", "omit_speakers") and not rest:
             values[name] = value
         else:
             raise ConfigError(f"the recipe has no setting {validation.display(path)}")

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import numpy as np
@@ -753,3 +754,11 @@ def test_notes_edited_by_hand_are_embedded_when_they_are_noticed(tmp_path, caplo
     with HybridMemory(notes, embedder=broken) as memory:
         assert "changed notes have no vector yet" in caplog.text
         assert memory.get("d").text == "a plane"
+
+
+def test_a_conversation_is_searched_without_the_words_arm():
+    """Evidence from nearby turns compares with BM25, which is not asked at weight 0."""
+    with HybridMemory(embedder=lambda texts: [[float("cat" in text), 0.5] for text in texts]) as memory:
+        memory.add_many([Memory("a cat?", id="a", thread="t"), Memory("on the sofa", id="b", thread="t")])
+        recipe = replace(memory.recipe, weights={"bm25": 0.0, "vector": 1.0})
+        assert memory.search("cat", recipe=recipe)[0].id == "a"

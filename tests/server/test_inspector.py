@@ -12,6 +12,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.server import inspector as server
+from hybridmem.server.controls import changed_recipe
 from hybridmem.server.inspector import Inspector
 
 WORDS = ["cat", "dog", "sofa", "exports"]
@@ -199,7 +200,7 @@ def test_settings_of_the_page_change_the_answer(page, memory):
 
 
 def _changed(memory, changes):
-    return server.changed_recipe(memory.recipe, changes, memory.arms)
+    return changed_recipe(memory.recipe, changes, memory.arms)
 
 
 def test_namespaces_are_those_that_the_owner_names(memory):

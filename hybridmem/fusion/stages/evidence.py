@@ -96,8 +96,8 @@ class Part(NamedTuple):
 def window(turns: Turns) -> Part | None:
     """max(0, X − B): X is the BM25 score of the window, B that of the candidate, each divided by the best one."""
     pool = turns.context.pool
-    if pool is None or pool.candidates.window is None:
-        return None
+    if pool is None or pool.candidates.window is None or "bm25" not in pool.candidates.scores:
+        return None  # without the words of a candidate alone there is nothing to compare its window with
     windows = np.nan_to_num(np.array(pool.candidates.window, np.float64), nan=0.0)
     alone = np.array(pool.candidates.scores["bm25"], np.float64)
     if windows.max(initial=0.0) <= 0.0:
