@@ -2,14 +2,16 @@
 
 | name | what it is |
 |---|---|
-| `BM25Retriever` | words, exact and live |
-| `VectorRetriever` | meaning, over any vector store, Chroma or a memory |
-| `GraphRetriever` | what reminds of what |
+| `BM25Retriever` | exact BM25 over documents that can change |
+| `VectorRetriever` | vector search over any vector store, Chroma or a memory |
+| `GraphRetriever` | hits and related documents, by spreading activation |
 | `FusionRetriever` | any retrievers, or a HybridMemory, fused by a recipe |
 | `EnsembleRetriever` | the drop-in for LangChain's class of that name |
 | `HybridStore` | LangGraph's store over a HybridMemory |
+| `LocalEmbeddings` | offline embeddings for any vector store |
 | `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
 | `MemoryMiddleware` | recall and saving for `create_agent`, without tool calls |
+| `add_documents` | documents into a HybridMemory |
 | `memory_tools` | tools to search, save and forget for an agent |
 """
 
@@ -29,7 +31,9 @@ if _core is None:
     raise MissingExtraError("langchain", needs="langchain-core")
 
 if TYPE_CHECKING:
+    from langchain_hybridmem._conversion import aadd_documents, add_documents
     from langchain_hybridmem.bm25 import BM25Retriever
+    from langchain_hybridmem.embeddings import LocalEmbeddings
     from langchain_hybridmem.ensemble import EnsembleRetriever
     from langchain_hybridmem.fusion import FusionRetriever
     from langchain_hybridmem.graph import GraphRetriever
@@ -46,8 +50,11 @@ __all__ = [
     "GraphRetriever",
     "HybridStore",
     "HybridVectorStore",
+    "LocalEmbeddings",
     "MemoryMiddleware",
     "VectorRetriever",
+    "aadd_documents",
+    "add_documents",
     "memory_tools",
 ]
 
@@ -58,8 +65,11 @@ _HOMES = {
     "GraphRetriever": "graph",
     "HybridStore": "store",
     "HybridVectorStore": "vectorstore",
+    "LocalEmbeddings": "embeddings",
     "MemoryMiddleware": "middleware",
     "VectorRetriever": "vector",
+    "aadd_documents": "_conversion",
+    "add_documents": "_conversion",
     "memory_tools": "tools",
 }
 

@@ -256,7 +256,8 @@ class Arm:
         check_options(self.name, query.options, known)
         keywords: dict[str, Any] = dict(query.options)
         if query.k is not None and "k" in known:
-            keywords["k"] = query.k
+            own = getattr(inner, "k", None)
+            keywords["k"] = max(query.k, own) if isinstance(own, int) else query.k
         if query.filter is None:
             return keywords, None
         both = joined(getattr(inner, "filter", None), query.filter) if "filter" in known else None

@@ -10,11 +10,12 @@ from typing import Any
 
 from langchain_core.documents import Document
 
+from hybridmem.core.fanout import in_thread
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
-from langchain_hybridmem._types import IdKey
+from langchain_hybridmem._types import HybridMemory, IdKey
 
-__all__ = ["DocumentReader", "IdKey", "to_document", "to_memory", "with_metadata"]
+__all__ = ["DocumentReader", "IdKey", "aadd_documents", "add_documents", "to_document", "to_memory", "with_metadata"]
 
 _METADATA = attrgetter("metadata")
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
@@ -141,6 +142,19 @@ def to_memory(document: Document, /) -> Memory:
         if name in given:
             given[name] = as_datetime(given[name])
     return Memory(document.page_content, id=document.id or "", metadata=rest, **given)
+
+
+def add_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
+    """Add documents to a memory, or replace those of the same id; returns their ids.
+
+    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
+    """
+    return memory.add_many([to_memory(document) for document in documents])
+
+
+async def aadd_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
+    """The same without blocking the event loop."""
+    return await in_thread(lambda: add_documents(memory, documents))
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -22,7 +23,7 @@ from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_ti
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
 from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
-from langchain_hybridmem._conversion import DocumentReader, to_document, with_metadata
+from langchain_hybridmem._conversion import DocumentReader, add_documents, to_document, with_metadata
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
 from langchain_hybridmem._settings import check_k, check_query, clear_errors, refuse_unknown
 from langchain_hybridmem._types import (
@@ -146,6 +147,26 @@ class FusionRetriever(ParentRetriever):
     def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryFusionSettings]) -> Self:
         """A retriever over a HybridMemory: the same ids and scores as `memory.search`."""
         return cls(memory=memory, **settings)
+
+    @classmethod
+    def from_documents(
+        cls: type[Self],
+        documents: Iterable[Document],
+        *,
+        path: str | Path = ":memory:",
+        embedder: Any = "auto",
+        **settings: Unpack[MemoryFusionSettings],
+    ) -> Self:
+        """A retriever over a new HybridMemory with these documents: BM25, vectors and graph behind one call.
+
+        path: a file for the memory, which is `retriever.memory`. embedder: any kind of embedding object, "local", or
+        None for BM25 alone.
+        """
+        from hybridmem.memory.memory import HybridMemory as Memory
+
+        memory = Memory(path, embedder=embedder)
+        add_documents(memory, documents)
+        return cls.from_memory(memory, **settings)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:

@@ -6,6 +6,8 @@
 | `QueryFusionRetriever` | the drop-in for LlamaIndex's class of that name |
 | `BM25Retriever`, `VectorRetriever`, `GraphRetriever` | the arms, each a retriever of its own |
 | `HybridMemoryBlock` | a block for LlamaIndex's `Memory`, each session by itself |
+| `LocalEmbedding` | an offline embedding model for any index |
+| `add_nodes` | nodes into a `HybridMemory` |
 | `memory_tools` | tools to search, save and forget for an agent |
 | `to_filter` | LlamaIndex's `MetadataFilters` as hybridmem's filter |
 """
@@ -26,8 +28,10 @@ if _core is None:
     raise MissingExtraError("llamaindex", needs="llama-index-core")
 
 if TYPE_CHECKING:
+    from llamaindex_hybridmem._conversion import aadd_nodes, add_nodes
     from llamaindex_hybridmem._filters import to_filter
     from llamaindex_hybridmem.bm25 import BM25Retriever
+    from llamaindex_hybridmem.embeddings import LocalEmbedding
     from llamaindex_hybridmem.fusion import FusedNode, FusionRetriever
     from llamaindex_hybridmem.graph import GraphRetriever
     from llamaindex_hybridmem.memory_block import HybridMemoryBlock
@@ -42,8 +46,11 @@ __all__ = [
     "FusionRetriever",
     "GraphRetriever",
     "HybridMemoryBlock",
+    "LocalEmbedding",
     "QueryFusionRetriever",
     "VectorRetriever",
+    "aadd_nodes",
+    "add_nodes",
     "memory_tools",
     "to_filter",
 ]
@@ -57,6 +64,9 @@ _HOMES = {
     "QueryFusionRetriever": "query_fusion",
     "FUSION_MODES": "query_fusion",
     "HybridMemoryBlock": "memory_block",
+    "LocalEmbedding": "embeddings",
+    "aadd_nodes": "_conversion",
+    "add_nodes": "_conversion",
     "memory_tools": "tools",
     "to_filter": "_filters",
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_index.core.schema import (
     BaseNode,
@@ -15,10 +15,14 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from hybridmem.core.fanout import in_thread
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
 
-__all__ = ["NodeReader", "node_source", "node_text", "to_memory", "to_node"]
+if TYPE_CHECKING:
+    from hybridmem.memory.memory import HybridMemory
+
+__all__ = ["NodeReader", "aadd_nodes", "add_nodes", "node_source", "node_text", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -111,6 +115,19 @@ def to_memory(node: BaseNode, /) -> Memory:
             given[name] = as_datetime(given[name])
     given.setdefault("source_id", node_source(node))
     return Memory(node_text(node), id=node.id_, metadata=rest, **given)
+
+
+def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+    """Add nodes to a memory, or replace those of the same id; returns their ids.
+
+    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
+    """
+    return memory.add_many([to_memory(node) for node in nodes])
+
+
+async def aadd_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+    """The same without blocking the event loop."""
+    return await in_thread(lambda: add_nodes(memory, nodes))
 
 
 def _plain(value: Any) -> Any:

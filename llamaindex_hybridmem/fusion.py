@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.schema import IndexNode, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, IndexNode, QueryBundle, QueryType
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
@@ -30,7 +31,7 @@ from hybridmem.retrievers.options import (
 )
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
-from llamaindex_hybridmem._conversion import NodeReader, to_node
+from llamaindex_hybridmem._conversion import NodeReader, add_nodes, to_node
 from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
 
@@ -110,6 +111,32 @@ class FusionRetriever(SearchRetriever):
         made._open_memory(memory, recipe, Settings().changed(**{name: given[name] for name in _CALL if name in given}))  # noqa: SLF001
         BaseRetriever.__init__(made, **{name: given[name] for name in _BASE if name in given})
         return made
+
+    @classmethod
+    def from_nodes(
+        cls,
+        nodes: Iterable[BaseNode],
+        /,
+        *,
+        path: str | Path = ":memory:",
+        embedder: Any = "auto",
+        **settings: Unpack[MemoryFusionSettings],
+    ) -> FusionRetriever:
+        """A retriever over a new HybridMemory with these nodes: BM25, vectors and graph behind one call.
+
+        path: a file for the memory, which is `retriever.memory`. embedder: any kind of embedding object, "local", or
+        None for BM25 alone.
+        """
+        from hybridmem.memory.memory import HybridMemory as Memory
+
+        memory = Memory(path, embedder=embedder)
+        add_nodes(memory, nodes)
+        return cls.from_memory(memory, **settings)
+
+    @property
+    def memory(self) -> HybridMemory | None:
+        """The memory that is searched; None over retrievers."""
+        return self._memory
 
     def _open_memory(self, memory: HybridMemory, recipe: Fusion | None, settings: Settings) -> None:
         self._memory, self._fusion = memory, None

@@ -17,7 +17,7 @@ TOP = {
 }  # fmt: skip
 METAPHORS = {
     "asking", "board", "chains", "chosen", "climb", "express", "fronts", "ledger", "live", "opening", "outbox",
-    "picture", "pool", "reach", "replay", "roster", "routing", "shaping", "shelf", "shelf_file", "sketch", "space",
+    "picture", "reach", "replay", "roster", "routing", "shaping", "shelf", "shelf_file", "sketch", "space",
     "together", "turns", "wording",
 }  # fmt: skip
 ACROSS = {
@@ -25,10 +25,14 @@ ACROSS = {
     "docs/test_first_steps.py": "the quick starts, followed as written",
     "docs/test_site.py": "the docs site and its reference",
     "docs/test_types.py": "pyright and mypy over the code blocks",
+    "langchain_hybridmem/test_contracts.py": "contracts of LangChain that every class keeps",
     "langchain_hybridmem/test_imports.py": "import cost and public names of the package",
+    "langchain_hybridmem/test_store_filters.py": "filters over LangChain's vector stores",
     "langchain_hybridmem/test_standard.py": "LangChain's own standard tests",
+    "llamaindex_hybridmem/test_contracts.py": "contracts of LlamaIndex that every class keeps",
     "llamaindex_hybridmem/test_engines.py": "query and chat engines of LlamaIndex over our retrievers",
     "llamaindex_hybridmem/test_imports.py": "import cost and public names of the package",
+    "llamaindex_hybridmem/test_store_filters.py": "filters over LlamaIndex's vector stores",
     "stores/postgres/test_memory.py": "a whole memory on PostgreSQL compared with one on SQLite",
     "stores/sqlite/test_concurrency.py": "many threads and processes on one file",
     "stores/sqlite/test_crash.py": "killed writers",
@@ -87,7 +91,8 @@ def test_the_tests_mirror_the_tree():
 
 def test_public_names_are_pinned():
     assert sorted(hybridmem.__all__) == [
-        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Evidence", "Explanation", "Fusion",
+        "Analyzer", "ArmList", "Competition", "Conflicts", "Context", "Diversity", "Edge", "Evidence", "Explanation",
+        "Fusion",
         "GraphSettings", "HalfLife", "HybridMemory", "IdenticalTexts", "Memory", "Pack", "QualityGate", "Ranking",
         "Receipt", "Rerank",
         "Result", "SourceDedup", "Spread", "__version__", "load_recipe", "save_recipe", "weighted_rrf",

@@ -157,7 +157,7 @@ def test_a_subclass_that_logs_what_each_retriever_returned(caplog):
     def make(base):
         class Logging(base):
             def weighted_reciprocal_rank(self, doc_lists):
-                logging.info("lists of %s", [len(docs) for docs in doc_lists])
+                logging.getLogger("program").info("lists of %s", [len(docs) for docs in doc_lists])
                 return super().weighted_reciprocal_rank(doc_lists)
 
         return Logging(retrievers=arms(), weights=[0.5, 0.5])
@@ -224,6 +224,10 @@ def nodes(order, scores):
     ]
 
 
+def preferred(result):
+    return result.node.node_id != "n4", -(result.score or 0.0)
+
+
 @pytest.mark.parametrize("mode", ["reciprocal_rerank", "relative_score", "dist_based_score", "simple"])
 def test_a_query_fusion_that_prefers_one_source(mode):
     found = []
@@ -232,11 +236,11 @@ def test_a_query_fusion_that_prefers_one_source(mode):
         class Preferring(base):
             def _retrieve(self, query_bundle):
                 results = super()._retrieve(query_bundle)
-                return sorted(results, key=lambda one: (one.node.node_id != "n4", -(one.score or 0.0)))
+                return sorted(results, key=preferred)
 
             async def _aretrieve(self, query_bundle):
                 results = await super()._aretrieve(query_bundle)
-                return sorted(results, key=lambda one: (one.node.node_id != "n4", -(one.score or 0.0)))
+                return sorted(results, key=preferred)
 
         def children():
             return [Fixed(nodes([0, 4, 2], [0.9, 0.5, 0.2])), Fixed(nodes([2, 1, 4], [7.0, 5.0, 1.0]))]

@@ -1,27 +1,28 @@
 """Measure every system on every set: `python -m benchmarks.quality [--data ../shared/data] [--write]`."""
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from benchmarks.quality.page import Figures, write_page
-from benchmarks.quality.peers import langchain_peers, llamaindex_peers
-from benchmarks.quality.sets import Part, load_sets
+from benchmarks.quality.page import OURS, Figures, Refusal, write_page
+from benchmarks.quality.peers import langchain_systems, llamaindex_systems
+from benchmarks.quality.sets import EvaluationSet, Part, load_sets
 from hybridmem.evaluation.calibration import calibrate
-from hybridmem.evaluation.evaluate import evaluate
+from hybridmem.evaluation.evaluate import System, evaluate
 from hybridmem.evaluation.recording import memory_recorder, memory_systems
 from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune
-from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
-OURS = "hybridmem, defaults"
-NAMES = {"fused": OURS, "bm25": "our BM25 alone", "vector": "our vectors alone"}
+NAMES = {"fused": OURS, "bm25": "BM25 arm of HybridMemory", "vector": "vector arm of HybridMemory"}
 
 
-def pooled(reports: list[Report]) -> Report:
+def pooled(reports: Sequence[Report]) -> Report:
     """One report over the cases of several stores."""
     first = reports[0]
     runs = []
@@ -33,22 +34,29 @@ def pooled(reports: list[Report]) -> Report:
     return replace(first, cases=tuple(case for report in reports for case in report.cases), runs=tuple(runs))
 
 
-def against_peers(parts: list[Part], from_rrf: Tuning) -> Report:
-    """Our arms, our defaults, plain RRF before and after tuning, and the peers, over the same embeddings."""
+def compare(parts: Sequence[Part], tuned: Tuning | None) -> Report:
+    """Our arms, our memory at its defaults, tuned, and with the local embedder, and the framework retrievers."""
     reports = []
     for part in parts:
-        with part.open() as memory, part.open(recipe="rrf") as plain, part.open(recipe=from_rrf.recipe) as tuned:
-            ours = {NAMES[one.name]: one for one in memory_systems(memory, stages=False)}
-            ours["hybridmem, plain RRF"] = memory_systems(plain, stages=False)[-1]
-            ours["hybridmem, plain RRF, tuned"] = memory_systems(tuned, stages=False)[-1]
-            peers = langchain_peers(part) | llamaindex_peers(part)
-            reports.append(evaluate(ours | peers, part.cases, id_key="id", baseline=OURS))
+        with part.open() as memory, part.open(embedder="local") as local:
+            systems: dict[str, Any] = {NAMES[one.name]: one for one in memory_systems(memory, stages=False)}
+            if tuned is not None and tuned.accepted:
+                recipe = tuned.recipe
+                systems["HybridMemory, tuned"] = System(
+                    "tuned",
+                    lambda case, k, memory=memory, recipe=recipe: [
+                        one.id for one in memory.search(case.query, k=k, recipe=recipe)
+                    ],
+                )
+            systems["HybridMemory, defaults, local embedder"] = memory_systems(local, stages=False)[-1]
+            systems |= langchain_systems(part) | llamaindex_systems(part)
+            reports.append(evaluate(systems, part.cases, id_key="id", baseline=OURS))
         print(f"  {part.name}: {len(part.cases)} questions", file=sys.stderr)
     return pooled(reports)
 
 
-def stage_by_stage(parts: list[Part]) -> Report:
-    """Our defaults, and what is lost when one stage is left out."""
+def ablate(parts: Sequence[Part]) -> Report:
+    """Our defaults, and what is lost when one stage or one part of evidence is left out."""
     reports = []
     for part in parts:
         with part.open() as memory:
@@ -57,49 +65,58 @@ def stage_by_stage(parts: list[Part]) -> Report:
     return pooled(reports)
 
 
-def tune_on(parts: list[Part], start: Fusion) -> Tuning:
-    """One recipe from the questions of several stores."""
-    memories = [part.open() for part in parts]
+def tune_on(parts: Sequence[Part]) -> Tuning | None:
+    """One recipe from the questions of several stores; None where there is nothing to tune on."""
+    if not parts:
+        return None
     recorders = {}
-    for part, memory in zip(parts, memories, strict=True):
-        record = memory_recorder(memory, depth=DEPTH)
+    for part in parts:
+        record = memory_recorder(part.open(), depth=DEPTH)
         recorders |= {id(case): record for case in part.cases}
     cases = [case for part in parts for case in part.cases]
-    return tune(lambda case: recorders[id(case)](case), cases, recipe=start, depth=DEPTH)
+    return tune(lambda case: recorders[id(case)](case), cases, recipe=RECIPES["default"], depth=DEPTH)
 
 
-def abstention(parts: list[Part]) -> list[tuple[str, float, float, float]]:
-    """Store, threshold, and the shares refused: of its own questions not fitted on, and of all other stores'."""
+def abstention(parts: Sequence[Part]) -> list[Refusal]:
+    """For each store: the threshold, and the shares of its own and of other stores' questions that are refused."""
     rows = []
     for part in parts:
-        foreign = {query: vector for other in parts if other is not part for query, vector in other.questions.items()}
-        strange = [case.query for other in parts if other is not part for case in other.cases]
-        with part.open(foreign) as memory:
-            fitted = calibrate(memory, part.cases[::2], off_topic=strange)
+        others = [other for other in parts if other is not part]
+        more = {query: vector for other in others for query, vector in other.questions.items()}
+        off_topic = [case.query for other in others for case in other.cases]
+        with part.open(more, recipe=replace(RECIPES["default"], omit_speakers=False)) as memory:
+            fitted = calibrate(memory, part.cases[::2], off_topic=off_topic)
             refused = [not memory.search(case.query, min_confidence=fitted.threshold) for case in part.cases[1::2]]
-        rows.append((part.name, fitted.threshold, sum(refused) / len(refused), fitted.off_topic))
+        rows.append(Refusal(part.name, fitted.threshold, sum(refused) / len(refused), fitted.off_topic or 0.0))
     return rows
 
 
+def measure(one: EvaluationSet, *, tuning: bool) -> Figures:
+    """Everything on one set."""
+    tuned = tune_on(one.tuning) if tuning else None
+    return Figures(one.about, compare(one.held, tuned), ablate(one.held), tuned, one.documents)
+
+
 def main() -> None:
+    """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--write", action="store_true", help="write docs/quality.md and its picture")
-    parser.add_argument("--only", nargs="*", help="LoCoMo, SciFact, Cranfield")
+    parser.add_argument("--write", action="store_true", help="write docs/quality.md and its chart")
+    parser.add_argument("--only", nargs="*", help="names of sets")
+    parser.add_argument("--no-tuning", action="store_true", help="leave out the tuned recipes, which take longest")
     args = parser.parse_args()
     if not args.data.is_dir():
         parser.error(f"no folder {args.data}: give the evaluation sets by --data")
-    sets = {name: parts for name, parts in load_sets(args.data).items() if not args.only or name in args.only}
-    figures = {}
-    for name, (tuning, held) in sets.items():
+    figures, refusals = {}, []
+    for name, load in load_sets(args.data).items():
+        if args.only and name not in args.only:
+            continue
         print(name, file=sys.stderr)
-        tuned, from_rrf = tune_on(tuning, RECIPES["default"]), tune_on(tuning, RECIPES["rrf"])
-        held_out = against_peers(held, from_rrf)
-        whole = held_out if name == "LoCoMo" else pooled([against_peers(tuning, from_rrf), held_out])
-        figures[name] = Figures(tuned, from_rrf, held_out, whole, stage_by_stage(held))
-        print(tuned, from_rrf, held_out, figures[name].stages, sep="\n\n")
-    refusals = abstention(sets["LoCoMo"][1]) if "LoCoMo" in sets else []
-    print(*refusals, sep="\n")
+        loaded = load()
+        figures[name] = measure(loaded, tuning=not args.no_tuning)
+        if name == "LoCoMo":
+            refusals = abstention(loaded.held)
+        print(name, figures[name].systems, figures[name].stages, json.dumps([*map(list, refusals)]), sep="\n\n")
     if args.write:
         write_page(figures, refusals, docs=ROOT / "docs")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -11,7 +10,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +110,7 @@ def clip(text: str, used: int) -> str:
 
 def memory_fields(memory: Memory) -> dict[str, Any]:
     """Every field of a memory as JSON-ready data, with times in ISO 8601."""
-    fields = {field.name: getattr(memory, field.name) for field in dataclasses.fields(memory)}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()}
+    return memory.to_dict()
 
 
 def print_json(value: Any) -> None:

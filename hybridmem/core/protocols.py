@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
 
@@ -25,11 +25,14 @@ __all__ = [
     "SupportsCombinedSearch",
     "SupportsExternalEdits",
     "SupportsLazyFilter",
+    "SupportsPastViews",
     "SupportsServerSearch",
     "SupportsVectorLoading",
     "Version",
     "View",
     "WriteConflict",
+    "searches_both",
+    "searches_pool",
 ]
 
 _list = list  # `Store.list` hides the builtin inside the class
@@ -136,6 +139,10 @@ class Store(Protocol):
     def ids(self, *, view: View, filter: Any = None) -> Set[str]: ...
     def count(self, *, view: View) -> int: ...
     def history(self, id: str, /, *, namespace: str = "") -> _list[Version]: ...
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in view, in reading order: by creation time, then by age."""
+        ...
+
     def edges(self, *, view: View) -> _list[Edge]: ...
     def entries(self, *, view: View) -> _list[Entry]: ...
     def vectors(self, ids: Sequence[str], /, *, view: View) -> _list[Any]: ...
@@ -176,7 +183,8 @@ class Change(NamedTuple):
     """One change of a view: a memory that is visible, a memory that left the view, or an edge.
 
     `memory` is None when the memory left the view. `vector` is its stored embedding (float32 array), if it has one.
-    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed.
+    `edge` is set for edge changes only; `id` is then empty and `gone` says that the edge was removed. A removed edge
+    without a relation stands for all edges between its ends: one of them was erased.
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     """
@@ -293,7 +301,7 @@ _S_contra = TypeVar("_S_contra", contravariant=True)
 
 
 @runtime_checkable
-class SupportsCombinedSearch(Protocol):
+class SupportsCombinedSearch(SearchView, Protocol):
     """A SearchView that answers both arms in one round trip."""
 
     def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
@@ -351,6 +359,15 @@ class SupportsExternalEdits(Protocol):
 
 
 @runtime_checkable
+class SupportsPastViews(Protocol):
+    """A Store that knows when a view as of a time has changed, so that its indexes can be kept until then."""
+
+    def view_version(self, *, view: View) -> Any:
+        """A hashable value that changes when the view does: by writes up to its time, and by erasures."""
+        ...
+
+
+@runtime_checkable
 class SupportsVectorLoading(Protocol):
     """A Store that reads all vectors of a view in large pieces."""
 
@@ -368,3 +385,25 @@ class ExternalIndex(Protocol):
     def close(self) -> None:
         """Close its files and connections."""
         ...
+
+
+_CAPABLE: dict[tuple[type, type], bool] = {}
+
+
+def _capable(view: SearchView, protocol: Any) -> bool:
+    """`isinstance` for a protocol, once per type: Python's own check takes 0.1 ms."""
+    key = (type(view), protocol)
+    found = _CAPABLE.get(key)
+    if found is None:
+        found = _CAPABLE[key] = isinstance(view, protocol)
+    return found
+
+
+def searches_pool(view: SearchView, /) -> TypeGuard[SearchesPool]:
+    """Whether a view scores a whole pool of candidates."""
+    return _capable(view, SearchesPool)
+
+
+def searches_both(view: SearchView, /) -> TypeGuard[SupportsCombinedSearch]:
+    """Whether a view answers both arms in one round trip."""
+    return _capable(view, SupportsCombinedSearch)

@@ -8,7 +8,7 @@ instead of 0.52 / 0.34 (MiniLM: 0.65 / 0.40).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -107,3 +107,8 @@ class LocalEmbedder(Embedder):
         model = _model()
         source = Source(f"wordllama-{DIM}", model.embed, lambda text: model.embed([text])[0])
         super().__init__(source, name=name, dim=DIM, **settings)
+        self._settings = {"name": name, **settings}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: the model is loaded again from its package."""
+        return partial(LocalEmbedder, **self._settings), ()

@@ -7,17 +7,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import SearchesPool, SearchView, SupportsBM25Constants, View
-from hybridmem.core.types import ArmList, Graph, Reader
+from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
-from hybridmem.fusion.stages.base import Pool
+from hybridmem.fusion.stages.base import Context, Pool
 from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import complete, listed, pool_of
+from hybridmem.retrievers.explainer import Explainer
 
 __all__ = [
     "Curve",
@@ -27,6 +28,7 @@ __all__ = [
     "memory_recorder",
     "memory_systems",
     "replay",
+    "retriever_recorder",
     "variants",
 ]
 
@@ -80,6 +82,22 @@ def memory_recorder(memory: HybridMemory, *, depth: int, curve: Curve | None = N
     """
     record = curve_recorder(memory, depth=depth, curves=[curve])
     return lambda case: record(case)[0]
+
+
+def retriever_recorder(explainer: Explainer, *, depth: int) -> Callable[[Case], Recorded]:
+    """A function that runs one case on every arm of a framework retriever and returns the arms' lists."""
+
+    def record(case: Case) -> Recorded:
+        seen: list[Recorded] = []
+
+        def capture(ranking: Ranking, context: Context) -> Ranking:
+            seen.append(Recorded(context.lists, context.reader, now=context.now))
+            return ranking
+
+        explainer.explain(case.query, recipe=Fusion(depth=depth, extra=(capture,)), k=depth, as_of=case.as_of)
+        return seen[-1]
+
+    return record
 
 
 def curve_recorder(

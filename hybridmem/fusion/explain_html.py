@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from hybridmem.core.types import Activation
+from hybridmem.fusion.stages.evidence import PARTS
 
 if TYPE_CHECKING:
     from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep
@@ -18,17 +19,18 @@ __all__ = ["Part", "fragment", "neighbourhood_svg", "page", "receipt_html", "sco
 _WIDTH, _ROW, _BOX, _INDENT, _MARGIN = 400, 60, 50, 24, 4
 _DEEPEST = 5  # deeper rows are not indented further
 _LETTER = 6.4  # the mean width of a letter of the small font
-_COLOURS = 8
+_COLOURS = 10
 NEGLIGIBLE = 1e-6
 """A rest of a score below this is rounding."""
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _STYLE = """
 .hm{--ink:#17202b;--dim:#586473;--line:#dde2e9;--hair:#eceff3;--paper:#fff;--seed:#fff6da;
---c0:#0072b2;--c1:#e69f00;--c2:#009e73;--c3:#cc79a7;--c4:#56b4e9;--c5:#d55e00;--c6:#8a7f12;--c7:#6b5fb5;
+--c0:#0072b2;--c1:#e69f00;--c2:#009e73;--c3:#cc79a7;--c4:#56b4e9;--c5:#d55e00;--c6:#8a7f12;--c7:#6b5fb5;--c8:#7d8894;--c9:#9a5b3c;
 font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:980px}
 @media(prefers-color-scheme:dark){.hm{--ink:#e4e9ef;--dim:#a3aebb;--line:#303946;--hair:#262e39;--paper:#181e26;
---seed:#3a3214;--c0:#3d9be0;--c1:#f0b429;--c2:#2bbf95;--c3:#dd93bb;--c4:#7cc8f2;--c5:#f07f3c;--c6:#c9bb3a;--c7:#a99df0}}
+--seed:#3a3214;--c0:#3d9be0;--c1:#f0b429;--c2:#2bbf95;--c3:#dd93bb;--c4:#7cc8f2;--c5:#f07f3c;--c6:#c9bb3a;--c7:#a99df0;
+--c8:#a8b3bf;--c9:#cf9273}}
 .hm *{box-sizing:border-box}
 .hm h1{font-size:18px;line-height:1.3;margin:0;overflow-wrap:anywhere}
 .hm h2{font-size:13px;margin:22px 0 8px}
@@ -50,7 +52,7 @@ background:var(--hair);overflow:hidden}
 background:repeating-linear-gradient(135deg,var(--dim) 0 1px,transparent 1px 4px)}
 .hm details{grid-column:2/-1;font-size:13px}
 .hm summary{cursor:pointer;color:var(--dim);font-size:12px}
-.hm-parts li{display:grid;grid-template-columns:10px minmax(60px,max-content) 60px minmax(0,1fr);gap:0 8px;
+.hm-parts li{display:grid;grid-template-columns:10px 122px 60px minmax(0,1fr);gap:0 8px;
 align-items:baseline;padding:2px 0}
 .hm-parts .hm-swatch{align-self:start;margin-top:5px}
 .hm-parts b{font-weight:400;text-align:right;font-variant-numeric:tabular-nums}
@@ -147,7 +149,7 @@ def _head(explanation: Explanation) -> str:
 
 def _body(explanation: Explanation) -> str:
     receipts = explanation.receipts
-    colours = _colours(receipts)
+    colours = _colours(receipts, explanation.hits)
     tops = [sum(part.value for part in score_parts(receipt) if part.value > 0) for receipt in receipts]
     top = max(tops, default=1.0) or 1.0
     rows = "".join(_result(one, explanation.texts.get(one.key, ""), colours, top) for one in receipts)
@@ -197,12 +199,12 @@ def _bar(parts: Sequence[Part], colours: Mapping[str, int], top: float) -> str:
     return f'<span class="hm-bar">{pieces}</span>'
 
 
-def _colours(receipts: Iterable[Receipt]) -> dict[str, int]:
-    """A colour number for each part: arms first, then stages, each in order of appearance."""
-    rows = list(receipts)
-    arms = [share.arm for one in rows for share in one.arms]
-    parts = [part.name for one in rows for part in score_parts(one)]
-    return {name: number for number, name in enumerate(dict.fromkeys([*arms, *parts]))}
+def _colours(receipts: Sequence[Receipt], arms: Iterable[str] = ()) -> dict[str, int]:
+    """A colour number for each part: arms, the parts of the evidence in their order, then stages as they appear."""
+    more = [share.arm for one in receipts for share in one.arms]
+    evidence = [name.replace("_", " ") for name in PARTS]
+    parts = [part.name for one in receipts for part in score_parts(one)]
+    return {name: number for number, name in enumerate(dict.fromkeys([*arms, *more, *evidence, *parts]))}
 
 
 def _swatch(name: str, colours: Mapping[str, int], *, loss: bool) -> str:

@@ -91,7 +91,7 @@ class Fusion:
     weights: Mapping[str, float] | tuple[float, ...] | None = None
     c: float = 60
     depth: int | None = None
-    """How many hits each arm is asked for; None: enough to fill k after dedup."""
+    """How many hits each arm is asked for; None: k, or enough to fill k after the gate and the stages."""
     complete: bool = False
     """Let each arm score the candidates that only other arms listed, where it can."""
     smooth: bool = False
@@ -187,7 +187,9 @@ class Fusion:
         if self.depth is not None:
             return max(self.depth, k or 0)
         wide = self.gate or self._stages
-        return max(4 * k if wide else k, 20) if k else 100
+        if not k:
+            return 100
+        return max(4 * k, 20) if wide else k  # RRF over deeper lists than needed ranks worse
 
     def run(
         self,

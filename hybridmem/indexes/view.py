@@ -28,7 +28,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names
+from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.indexes.vector.quantized import kernel
@@ -45,8 +45,6 @@ REPLAY_RATIO = 200
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 8_000
-_RARE = 5.0
-"""The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 
 
 class IndexSettings(NamedTuple):
@@ -153,7 +151,7 @@ class LocalView:
         return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
-        for edge in self._store.edges(view=self._view):
+        for edge in self._all_edges():
             self._set_contradiction(edge, removed=False)
         if self._vector is None or self._settings.make_vectors is not None:
             return
@@ -252,7 +250,7 @@ class LocalView:
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
-        if edge.relation != "contradicts":
+        if edge.relation != "contradicts" and not (removed and not edge.relation):
             return
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             others = self._contradicts.setdefault(a, set())
@@ -385,10 +383,8 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
         terms = self._settings.analyzer(mention.name)
-        information = max(map(self.bm25.idf, terms), default=0.0)
-        return min(1.0, information / _RARE) / mention.shared
+        return name_weight(mention, max(map(self.bm25.idf, terms), default=0.0))
 
     def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""
@@ -406,8 +402,12 @@ class LocalView:
         if graph.reads_texts:
             graph.apply(self._store.changes(0, view=self._view))
         else:
-            graph.load(self._entries, self._store.edges(view=self._view))
+            graph.load(self._entries, self._all_edges())
         return graph
+
+    def _all_edges(self) -> Sequence[Edge]:
+        """The edges of the view, also those of superseded memories, which may become active again."""
+        return self._store.edges(view=self._view._replace(superseded=True))
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

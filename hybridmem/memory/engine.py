@@ -16,13 +16,14 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import (
     ArmQuery,
     Progress,
-    SearchesPool,
     SearchView,
     Store,
     SupportsBoundedThreads,
-    SupportsCombinedSearch,
     SupportsLazyFilter,
+    SupportsPastViews,
     View,
+    searches_both,
+    searches_pool,
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -71,7 +72,7 @@ class Engine:
         self.clock = clock
         self._make_view = make_view or LocalView
         self._views: dict[View, SearchView] = {}
-        self._as_of_views: OrderedDict[View, SearchView] = OrderedDict()
+        self._as_of_views: OrderedDict[tuple[View, Any], SearchView] = OrderedDict()
         self._filter_ids = store.lazy_ids if isinstance(store, SupportsLazyFilter) else store.ids
         self._in_thread = store.in_thread if isinstance(store, SupportsBoundedThreads) else in_thread
         self._latencies: dict[str, Latency] = {"bm25": Latency(), "vector": Latency()}
@@ -104,17 +105,22 @@ class Engine:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
         if view.as_of is None:
             self.expiry.apply(view.namespace)
+            return self._refreshed(self._views, view, view)
+        return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
+
+    def _refreshed(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
         with self._lock:
-            kept: dict[View, SearchView] = self._views if view.as_of is None else self._as_of_views
-            found = kept.get(view)
-            if found is None:
-                found = kept[view] = self._make_view(self.store, view, self.settings)
-                while len(self._as_of_views) > AS_OF_VIEWS:
-                    self._as_of_views.popitem(last=False)
-            elif view.as_of is not None:
-                self._as_of_views.move_to_end(view)
+            found = kept.pop(key, None) or self._make_view(self.store, view, self.settings)
+            kept[key] = found
+            while len(self._as_of_views) > AS_OF_VIEWS:
+                self._as_of_views.popitem(last=False)
         found.refresh()
         return found
+
+    def _view_version(self, view: View) -> Any:
+        """The version of a view of the past, which changes with writes up to its time and with erasures."""
+        store = self.store
+        return store.view_version(view=view) if isinstance(store, SupportsPastViews) else store.last_seq()
 
     def index(self, namespace: str, /, *, save: bool = False) -> None:
         """Bring the indexes of a namespace up to date and, with `save`, store snapshots of them."""
@@ -191,7 +197,7 @@ class Engine:
         A view with combined search answers all of it in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
-        if everything and self.embedder is not None and isinstance(view, SupportsCombinedSearch):
+        if everything and self.embedder is not None and searches_both(view):
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))
@@ -201,7 +207,7 @@ class Engine:
             if answer is not None:
                 return query, *answer
         query, hits = self.arm_hits(view, query, recipe, depth)
-        if recipe.complete and isinstance(view, SearchesPool):
+        if recipe.complete and searches_pool(view):
             return query, hits, pool_of(view, query, hits)
         return query, hits, complete(view, query, hits) if recipe.complete else {}
 
@@ -388,6 +394,6 @@ class Engine:
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     """The text of a query that is embedded."""
-    if recipe.omit_speakers and isinstance(view, SearchesPool):
+    if recipe.omit_speakers and searches_pool(view):
         return bare_question(text, view.speakers())
     return text

@@ -226,7 +226,7 @@ class ArmFusion(Generic[T]):
             ]
             if not pending:
                 return fused
-            depth *= DEEPER
+            depth = DEEPER * max(depth, *(hits[name].returned for name in pending))
 
     def _read(
         self, outcomes: Sequence[Outcome], requests: Mapping[str, ArmRequest], hits: dict[str, ArmHits]

@@ -18,6 +18,7 @@ from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.explain_html import score_parts
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_from_dict, recipe_to_dict
+from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
 from hybridmem.server.sources import K, Query, Source, matching_words
 
@@ -39,6 +40,7 @@ class Actions:
         recipe = self._recipe(request)
         return {
             "arms": list(self.source.arms),
+            "parts": [name.replace("_", " ") for name in PARTS],
             "groups": control_groups(recipe, self.source.arms),
             **self.source.start(request.get("namespace")),
         }

@@ -158,7 +158,7 @@ async function refresh() {
 async function rememberBase() {
   const answer = await call("start", {namespace: state.namespace, base: state.base, changes: {}});
   if (answer === null) return false;
-  for (const arm of answer.arms) if (!colours.has(arm)) colours.set(arm, colours.size);
+  for (const name of [...answer.arms, ...answer.parts]) if (!colours.has(name)) colours.set(name, colours.size);
   start = {...answer, home: start ? start.home : answer.namespace};
   if (state.namespace === null) state.namespace = answer.namespace;
   baseValues = {};

@@ -3,7 +3,7 @@
 
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = 8;
+const COLOURS = 10;
 const colours = new Map();
 
 /* --- small helpers */
@@ -259,6 +259,10 @@ function controlBox(one) {
     const arm = start.arms.find(name => one.path.endsWith("/" + name));
     paint(box, arm);
     name.append(swatch(arm));
+  }
+  if (one.path.startsWith("evidence/")) {
+    paint(box, one.label);
+    name.append(swatch(one.label));
   }
   name.append(one.label);
   let input;

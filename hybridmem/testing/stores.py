@@ -96,7 +96,9 @@ class Follower:
             self.watermark = change.seq
             if change.edge is not None:
                 key = change.edge[:3]
-                if change.gone:
+                if change.gone and not change.edge.relation:
+                    self.edges = {kept: weight for kept, weight in self.edges.items() if kept[:2] != key[:2]}
+                elif change.gone:
                     self.edges.pop(key, None)
                 else:
                     self.edges[key] = change.edge.weight
@@ -925,7 +927,8 @@ class StoreConformance:
     def test_erase_leaves_no_trace(self, store, clock):
         store.put([Memory("secret", id="a"), Memory("B", id="b")], vectors=[[1.0], [2.0]])
         store.put([Memory("more secret", id="a")])
-        store.link([Edge("a", "b")])
+        store.link([Edge("a", "b", "secretly knows")])
+        follower = Follower(NOW).catch_up(store)
         store.save_snapshot("bm25", 3, b"secret")
         seq, before = store.last_seq(), clock.now
         clock.now += 1
@@ -938,7 +941,10 @@ class StoreConformance:
         told = list(store.changes(seq, view=NOW))
         assert ("a", None) in [(c.id, c.memory) for c in told]
         assert any(c.edge is not None and c.gone for c in told)
+        assert follower.catch_up(store).edges == {}
         assert store.check() == []
+        store.save_snapshot("bm25", seq, b"the secret of an older index")
+        assert store.load_snapshot("bm25") is None
         store.put([Memory("public", id="a")])
         assert texts(store.get(["a"], view=NOW)) == ["public"]
         assert store.check() == []

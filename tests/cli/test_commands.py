@@ -60,9 +60,10 @@ def test_show_list_and_history(filled):
 def test_stats_and_namespaces(filled):
     figures = json.loads(filled("stats", "--json").out)
     assert {name: figures[name] for name in ("memories", "superseded", "links", "namespaces", "embedder")} == {
-        "memories": 1, "superseded": 1, "links": 0, "namespaces": 2, "embedder": "none",
+        "memories": 1, "superseded": 1, "links": 0, "namespaces": 2, "embedder": None,
     }  # fmt: skip
     assert "memories     1" in filled("stats").out
+    assert "embedder     none" in filled("stats").out
     assert filled("namespaces").out.split() == ["1", "(default)", "1", "ben"]
     assert rows(filled("namespaces", "--json").out)[1] == {"namespace": "ben", "memories": 1}
 
@@ -73,6 +74,15 @@ def test_forget_and_erase(filled):
     assert len(rows(filled("history", "lisbon", "--json").out)) == 2
     assert filled("forget", "lisbon", "--erase").out.strip() == "1"
     assert filled("history", "lisbon", code=3).out == ""
+
+
+def test_sweep_removes_expired_memories(filled):
+    filled("add", "The code is 7.", "--id", "code", "--embedder", "none", "--expires-at", "2020-01-01")
+    filled("search", "code", "--embedder", "none", code=3)
+    assert filled("sweep").out.strip() == "1"
+    assert len(rows(filled("history", "code", "--json").out)) == 2
+    filled("sweep", "--erase")
+    assert filled("history", "code", code=3).out == ""
 
 
 def test_search_as_json_has_every_field(filled):

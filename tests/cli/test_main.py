@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hybridmem import HybridMemory
+from hybridmem import HybridMemory, load_recipe, save_recipe
 from hybridmem.cli.commands import COMMANDS
 from hybridmem.cli.main import build_parser, main
 from hybridmem.cli.output import Progress
@@ -228,11 +229,14 @@ def test_a_tuned_recipe_is_written_and_compared(run, tmp_path):
     cases = [{"query": f"Who saw {town}?", "relevant": [f"a{number}"]} for number, town in enumerate(towns)]
     cases.append({"query": "Who saw Lisbon?", "relevant": ["a0", "gone"]})
     (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
-    told = run("tune", "cases.jsonl", "--recipe", "rrf", "-o", "tuned.json")
+    save_recipe(replace(load_recipe("default"), evidence=None), "plain.json")
+    told = run("tune", "cases.jsonl", "--recipe", "plain.json", "-o", "tuned.json")
     assert "accepted: a held-out gain of +" in told.out
     assert "1 of 13 relevant ids are not in this memory, such as 'gone'" in told.err
     assert json.loads((tmp_path / "tuned.json").read_text("utf-8"))["depth"] == 100  # as deep as it was measured
-    shown = run("eval", "cases.jsonl", "--recipe", "rrf", "--against", "tuned.json", "--ks", "1,3", "--json", "-").out
+    shown = run(
+        "eval", "cases.jsonl", "--recipe", "plain.json", "--against", "tuned.json", "--ks", "1,3", "--json", "-"
+    ).out
     figures = json.loads(shown)["systems"]
     assert figures["tuned.json"]["metrics"]["recall@3"]["mean"] > figures["fused"]["metrics"]["recall@3"]["mean"]
     markdown = run("eval", "cases.jsonl", "--no-stages", "--markdown", "-").out

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hybridmem.fusion.recipe import SLOTS
+
 ROOT = Path(__file__).parents[2]
 PAGES = {"hybridmem": "hybridmem.md", "langchain_hybridmem": "langchain.md", "llamaindex_hybridmem": "llamaindex.md"}
 
@@ -38,3 +40,12 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8")))
     assert {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")} == listed
+
+
+def test_the_page_of_the_fusion_names_every_slot_in_order():
+    text = (ROOT / "docs" / "fusion.md").read_text("utf-8")
+    (line,) = re.findall(r"^arms → .*$", text, re.MULTILINE)
+    gate, *others = (slot.name for slot in SLOTS)
+    assert line.split(" → ") == ["arms", gate, "merge", *others]
+    for slot in SLOTS:
+        assert all(f"`{kind.__name__}(" in text for kind in slot.types)

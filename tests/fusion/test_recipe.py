@@ -253,7 +253,8 @@ def test_an_arm_gated_empty_still_scores_when_completing():
 def test_depth_is_enough_to_fill_k():
     assert Fusion().depth_for(None) == 100
     assert Fusion().depth_for(50) == 50
-    assert Fusion().depth_for(4) == 20
+    assert Fusion().depth_for(4) == 4
+    assert Fusion(dedup=SourceDedup()).depth_for(4) == 20
     assert Fusion(dedup=SourceDedup()).depth_for(50) == 200
     assert Fusion(depth=30).depth_for(10) == 30
     assert Fusion(depth=30).depth_for(40) == 40

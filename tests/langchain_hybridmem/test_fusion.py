@@ -225,7 +225,7 @@ def test_arms_of_ours_are_asked_for_scores_k_and_filter():
     arm = Scored(docs=docs("abc"), scores=[3, 2, 1], asked=[])
     retriever = FusionRetriever(retrievers={"bm25": arm}, gate=1.5, with_scores=False)
     found = retriever.invoke("?", k=2, filter={"x": 1})
-    assert arm.asked == [{"k": 20, "filter": {"x": 1}, "with_scores": True}]
+    assert arm.asked == [{"k": 100, "filter": {"x": 1}, "with_scores": True}]  # its own k, which is more than enough
     assert [(d.page_content, d.metadata) for d in found] == [("a", {}), ("b", {})]
 
 
@@ -317,12 +317,12 @@ def test_dedup_and_filters_ask_deeper_until_k_is_filled():
     arm = Scored(docs=many, scores=list(range(400, 0, -1)), asked=[])
     retriever = FusionRetriever(retrievers={"bm25": arm}, dedup=True, k=5)
     assert texts(retriever.invoke("?")) == ["d0", "d300", "d301", "d302", "d303"]
-    assert [asked["k"] for asked in arm.asked] == [20, 80, 320]
+    assert [asked["k"] for asked in arm.asked] == [100, 400]
     assert texts(asyncio.run(retriever.ainvoke("?"))) == ["d0", "d300", "d301", "d302", "d303"]
     arm.asked.clear()
     few = FusionRetriever(retrievers={"bm25": arm}, dedup=SourceDedup(key="even"), k=5)
     assert texts(few.invoke("?")) == ["d0", "d1"]  # there are no more
-    assert [asked["k"] for asked in arm.asked] == [20, 80, 320, 1280]
+    assert [asked["k"] for asked in arm.asked] == [100, 400, 1600]
     arm.asked.clear()
     fixed = FusionRetriever(retrievers={"bm25": arm}, dedup=True, k=5, search_kwargs={"bm25": {"k": 30}})
     assert texts(fixed.invoke("?")) == ["d0"]

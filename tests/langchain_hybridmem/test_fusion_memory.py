@@ -69,7 +69,7 @@ def test_a_memory_can_be_asked_as_of_a_time_and_by_another_recipe(memory):
 def test_a_setting_that_is_changed_later_leaves_the_memorys_recipe_alone(memory):
     expected = [(result.id, result.score) for result in memory.search("Who moved to Lisbon?", k=2)]
     changed = FusionRetriever.from_memory(memory)
-    assert (changed.mode, changed.c) == (memory.recipe.mode, memory.recipe.c) == ("relative", 60)
+    assert (changed.mode, changed.c) == (memory.recipe.mode, memory.recipe.c) == ("convex", 60)
     changed.k = 2
     copied = FusionRetriever.from_memory(memory).model_copy(update={"k": 2})
     configured = FusionRetriever.from_memory(memory).configurable_fields(k=ConfigurableField(id="k"))
@@ -79,7 +79,7 @@ def test_a_setting_that_is_changed_later_leaves_the_memorys_recipe_alone(memory)
     plain_rrf = memory.search("Who moved to Lisbon?", k=2, recipe=replace(memory.recipe, mode="rrf"))
     assert scores(changed.invoke("Who moved to Lisbon?")) == [result.score for result in plain_rrf]
     changed.recipe = None
-    assert changed.mode == "relative"
+    assert changed.mode == "convex"
 
 
 def test_a_memory_has_arms_of_its_own(memory):

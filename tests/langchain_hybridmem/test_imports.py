@@ -79,8 +79,11 @@ def test_the_names_are_pinned():
         "GraphRetriever",
         "HybridStore",
         "HybridVectorStore",
+        "LocalEmbeddings",
         "MemoryMiddleware",
         "VectorRetriever",
+        "aadd_documents",
+        "add_documents",
         "memory_tools",
     ]
     assert langchain_hybridmem.__all__ == names

@@ -31,8 +31,11 @@ def test_the_exports():
         "FusionRetriever",
         "GraphRetriever",
         "HybridMemoryBlock",
+        "LocalEmbedding",
         "QueryFusionRetriever",
         "VectorRetriever",
+        "aadd_nodes",
+        "add_nodes",
         "memory_tools",
         "to_filter",
     ]

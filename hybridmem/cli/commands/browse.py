@@ -102,34 +102,25 @@ def _history(args: argparse.Namespace) -> int:
 
 def _stats(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
-        store, name = memory.store, memory.name
-        model = recorded(store)
-        links = len(store.edges(view=View(name)))
-        superseded = store.count(view=View(name, superseded=True)) - len(memory)
-        figures: dict[str, Any] = {
-            "namespace": name,
-            "memories": len(memory),
-            "superseded": superseded,
-            "links": links,
-            "namespaces": len(store.namespaces()),
-            "log entries": store.last_seq(),
-            "embedder": "none" if model is None else f"{model['name']} ({model['dim']} dimensions)",
-        }
+        model = recorded(memory.store)
+        figures = {**memory.stats().to_dict(), "namespaces": len(memory.namespaces())}
+    del figures["arms"]  # this command opens the memory without an embedder
+    figures["embedder"] = None if model is None else f"{model['name']} ({model['dim']} dimensions)"
     path = Path(args.memory)
     if "://" not in args.memory and path.is_file():
         figures["bytes"] = path.stat().st_size
     if args.json:
         print_json(figures)
-    else:
-        for label, value in figures.items():
-            shown = f"{value:,}" if isinstance(value, int) else value or "(default)"
-            print(f"{paint(f'{label:<12}', 'cyan')} {shown}")
+        return 0
+    for label, value in figures.items():
+        shown = f"{value:,}" if isinstance(value, int) else value or ("none" if label == "embedder" else "(default)")
+        print(f"{paint(f'{label:<12}', 'cyan')} {shown}")
     return 0
 
 
 def _namespaces(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
-        counts = {name: memory.store.count(view=View(name)) for name in memory.store.namespaces()}
+        counts = {name: memory.store.count(view=View(name)) for name in memory.namespaces()}
     for name, count in counts.items():
         if args.json:
             print_json({"namespace": name, "memories": count})

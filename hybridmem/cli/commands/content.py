@@ -1,4 +1,4 @@
-"""Commands that write and search memories: add, import, search, export, forget."""
+"""Commands that write and search memories: add, import, search, forget, sweep, export."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from hybridmem.memory.results import Result
 
 __all__ = ["CONTENT"]
 
+_FIELDS = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "expires_at")
+"""Fields of a memory that `add` has an option for."""
+
 
 def _add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("text", help="the text of the memory; - reads it from standard input")
-    for name in ("id", "title", "subject", "thread", "speaker", "source-id", "type", "supersedes", "created-at"):
-        sub.add_argument(f"--{name}", metavar=name.upper().replace("-", "_"))
+    for name in _FIELDS:
+        sub.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper())
     sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
     sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
 
 
 def _add(args: argparse.Namespace) -> int:
-    names = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "tags")
-    fields = {name: value for name, value in vars(args).items() if name in names and value}
+    fields = {name: value for name, value in vars(args).items() if name in (*_FIELDS, "tags") and value}
     if args.metadata is not None:
         fields["metadata"] = read_json(args.metadata, "--metadata")
     text = sys.stdin.read() if args.text == "-" else args.text
@@ -176,6 +178,16 @@ def _forget(args: argparse.Namespace) -> int:
     return 0 if count else NOTHING
 
 
+def _sweep_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        print(memory.sweep(erase=args.erase))
+    return 0
+
+
 CONTENT = (
     Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
     Command(
@@ -197,6 +209,15 @@ CONTENT = (
         "hybridmem forget m1 m2",
         _forget_options,
         _forget,
+        embedder=False,
+    ),
+    Command(
+        "sweep",
+        "remove expired memories",
+        "hybridmem sweep",
+        _sweep_options,
+        _sweep,
+        "Searches ignore expired memories without a sweep.",
         embedder=False,
     ),
     Command(

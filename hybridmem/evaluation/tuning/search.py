@@ -55,7 +55,9 @@ class Search:
     ) -> None:
         self.records, self.cases, self.base, self.metric, self.curves = records, cases, recipe, name, curves
         walks = Walks(max([2 if recipe.spread is None else recipe.spread.hops, *(hops for hops, _ in HOPS_AND_DECAYS)]))
-        self._batches = [_batches(rows, cases, recipe, walks) for rows in records]
+        pooled = any(record.pool is not None for record in records[0])
+        self._tried = replace(recipe, complete=True) if pooled else recipe  # but for RRF, see `with_setting`
+        self._batches = [_batches(rows, cases, self._tried, walks) for rows in records]
         present = [batch.columns for _, batch in self._batches[0]]
         self.names = present[0].names
         self.start = read_setting(recipe, self.names)
@@ -80,7 +82,7 @@ class Search:
         """The recipe with a setting."""
         if setting == self.start:
             return self.base
-        recipe = with_setting(self.base, setting, self.names)
+        recipe = with_setting(self._tried, setting, self.names)
         return replace(recipe, **self.curves[setting.lexical]._asdict()) if setting.lexical else recipe
 
     def alone(self, arm: int) -> float:
@@ -177,7 +179,12 @@ def _hops_and_decays(now: Setting) -> list[Setting]:
 
 def _weights(now: Setting, *, part: int) -> list[Setting]:
     options = dict.fromkeys((*WEIGHTS, now.evidence[part]))
-    return [replace(now, evidence=(*now.evidence[:part], w, *now.evidence[part + 1 :])) for w in options]
+    modes: tuple[Mode, ...] = ("rrf", "convex") if now.mode == "rrf" else (now.mode,)  # RRF has no pool
+    return [
+        replace(now, mode=mode, evidence=(*now.evidence[:part], weight, *now.evidence[part + 1 :]))
+        for mode in modes
+        for weight in options
+    ]
 
 
 def _floors(now: Setting, *, arm: int, floors: Sequence[float | None]) -> list[Setting]:

@@ -23,12 +23,13 @@ from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases
 from hybridmem.evaluation.metrics import Interval, interval, sign_flip
 from hybridmem.evaluation.metrics import metric as find_metric
-from hybridmem.evaluation.recording import Curve, Recorded, curve_recorder, memory_curve
+from hybridmem.evaluation.recording import Curve, Recorded, curve_recorder, memory_curve, retriever_recorder
 from hybridmem.evaluation.tuning.search import Search
 from hybridmem.evaluation.tuning.settings import Setting, changes
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import recipe_to_dict, save_recipe
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
 
 __all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
@@ -134,7 +135,8 @@ def tune(
 ) -> Tuning:
     """Search for better settings on labelled cases; refused when the cross-validated gain is not significant.
 
-    `source` is a `HybridMemory`, or a function from a case to `Recorded` lists (then give the `recipe` to start from).
+    `source` is a `HybridMemory`, a `FusionRetriever` of either framework, or a function from a case to `Recorded`
+    lists (then give the `recipe` to start from). Relevant ids of a retriever are the ids of its documents or nodes.
     `depth` is how many hits each arm is asked for (default: the recipe's own, or 100); the tuned recipe contains it.
     `progress(done, total)` counts the recorded cases first, then as many steps for the searches.
     `level` is the confidence with which the held-out gain must exclude zero. The default is strict, because even random
@@ -143,6 +145,8 @@ def tune(
     start = time.perf_counter()
     judged = judged_cases(check_cases(cases))
     _check(judged, folds, repeats, level, metric)
+    if isinstance(source, SupportsExplainer):
+        source, recipe, depth = _retriever_source(source.explainer(), recipe, depth)
     base, record, known = _recorder(source, recipe, depth, curves)
     present: Fusion = recipe or source.recipe
     counter = _ProgressCounter(progress, len(judged), folds * repeats + 1)
@@ -203,6 +207,15 @@ def _folds(cases: int, folds: int, repeats: int, seed: int) -> Iterator[NDArray[
     for _ in range(repeats):
         fold_of = rng.permutation(cases) % folds
         yield from (fold_of == fold for fold in range(folds))
+
+
+def _retriever_source(explainer: Explainer, recipe: Fusion | None, depth: int | None) -> tuple[Any, Fusion, int | None]:
+    """What to tune behind a framework retriever: its memory, or a recorder of its arms; and where to start."""
+    start = recipe or explainer.recipe
+    if explainer.memory is not None:
+        return explainer.memory, start, depth
+    asked = depth or start.depth or DEPTH
+    return retriever_recorder(explainer, depth=asked), start, asked
 
 
 def _recorder(

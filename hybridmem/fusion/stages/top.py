@@ -10,6 +10,7 @@ from typing import Any
 from hybridmem.core import validation
 from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.rerankers import Reranker, scorer_of
 from hybridmem.fusion.stages.base import Context
 
 __all__ = ["Diversity", "Pack", "Rerank"]
@@ -17,16 +18,18 @@ __all__ = ["Diversity", "Pack", "Rerank"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerank:
-    """Reorder the top by a cross-encoder, or any `(query, texts) -> scores`; the rest keeps its order.
+    """Reorder the top by a cross-encoder or another reranker; the rest keeps its order.
 
+    `scorer` is a function `(query, texts) -> scores`, a LangChain document compressor or a LlamaIndex node
+    postprocessor.
     The scores of the top are assigned again in the new order, so that scores never increase down the list.
     """
 
-    scorer: Callable[[str, list[str]], Sequence[float]]
+    scorer: Reranker
     top: int = 20
 
     def __post_init__(self) -> None:
-        validation.function("rerank scorer", self.scorer, "a function (query, texts) -> scores")
+        scorer_of(self.scorer)  # refuses what is none
         validation.integer("rerank top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
@@ -34,7 +37,7 @@ class Rerank:
         if head == 0:
             return ranking
         texts = [str(text or "") for text in context.reader.column(ranking.items[:head], "text")]
-        given = [float(score) for score in self.scorer(context.query, texts)]
+        given = [float(score) for score in scorer_of(self.scorer)(context.query, texts)]
         if len(given) != head or not all(map(math.isfinite, given)):
             raise ConfigError(f"the reranker gave {given!r} for {head} texts: one finite score for each is needed")
         order = sorted(range(head), key=given.__getitem__, reverse=True)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hybridmem.errors import ConfigError, CorruptStoreError
 from hybridmem.indexes.arrays import Array, from_bytes, pack_texts, to_bytes, unpack_texts
 from hybridmem.indexes.bm25.documents import AnyAnalyzer
@@ -29,7 +31,8 @@ def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
     }
     if state.tombstones is not None:
         columns["alive"] = state.tombstones.alive[: state.size]
-    columns |= pack_texts("ids", state.ids[: state.size]) | pack_texts("vocabulary", list(state.vocabulary))
+    ids, terms = _living(state)
+    columns |= pack_texts("ids", ids) | pack_texts("vocabulary", terms)
     for i, segment in enumerate(state.segments):
         columns.update({f"{i}.{name}": getattr(segment, name) for name in _ARRAYS})
     head = {
@@ -40,6 +43,20 @@ def pack(state: State, /, *, settings: Mapping[str, Any]) -> bytes:
         "segments": len(state.segments),
     }
     return to_bytes(_MAGIC, head, columns)
+
+
+def _living(state: State) -> tuple[list[str], list[str]]:
+    """The ids and terms of a state; those of deleted documents alone are replaced, so that no file keeps them."""
+    alive = np.ones(state.size, np.bool_) if state.tombstones is None else state.tombstones.alive[: state.size]
+    used = np.zeros(len(state.vocabulary), np.bool_)
+    for segment in state.segments:
+        counts = np.concatenate(([0], np.cumsum(alive[segment.rows])))
+        used[segment.terms[counts[segment.starts[1:]] > counts[segment.starts[:-1]]]] = True
+    ids = [id_ if lives else "" for id_, lives in zip(state.ids[: state.size], alive.tolist(), strict=True)]
+    terms = [
+        term if kept else f"\0{n}" for n, (term, kept) in enumerate(zip(state.vocabulary, used.tolist(), strict=True))
+    ]
+    return ids, terms
 
 
 def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:

@@ -244,6 +244,11 @@ class GraphIndex:
         first, second = self._number(edge.a), self._number(edge.b)
         weight = edge.weight * self.settings.explicit
         useful = not gone and weight > 0 and math.isfinite(weight) and first != second
+        if gone and not edge.relation:  # an end was erased: no relation is named
+            for kind, name in list(self._label_numbers):
+                if kind == "explicit":
+                    self._pending[first, second, self._label(kind, name)] = 0.0
+            return
         self._pending[first, second, self._label("explicit", edge.relation)] = weight if useful else 0.0
 
     def _set_edges(self) -> None:

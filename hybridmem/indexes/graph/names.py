@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Memory
 from hybridmem.indexes import arrays
 from hybridmem.text.names import MIN_LETTERS, links_in, mentions_in, name_key, words_of
 
-__all__ = ["Mention", "Names", "names_of"]
+__all__ = ["Mention", "Names", "labels_of", "name_weight", "names_of"]
 
 
 _CACHED = 20_000
+_RARE = 5.0
+"""The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 _MAGIC = b"hybridmem names 1\n"
 
 
@@ -26,11 +28,18 @@ class Mention(NamedTuple):
     shared: int
 
 
-def names_of(memory: Memory, /) -> tuple[str, ...]:
-    """What a memory is called: its title and the `aliases` in its metadata."""
-    aliases = memory.metadata.get("aliases", ())
+def names_of(title: str, metadata: Mapping[str, Any], /) -> tuple[str, ...]:
+    """The folded names of a memory: its title and the `aliases` in its metadata."""
+    aliases = metadata.get("aliases", ())
     listed = (aliases,) if isinstance(aliases, str) else aliases if isinstance(aliases, list | tuple) else ()
-    return tuple(name for name in (memory.title, *listed) if isinstance(name, str) and name)
+    given = (name for name in (title, *listed) if isinstance(name, str) and name)
+    return tuple(dict.fromkeys(key for name in given if (key := name_key(name))))
+
+
+def labels_of(text: str, /) -> tuple[tuple[str, str], ...]:
+    """What the links of a text call the memories they point to: pairs of folded label and target."""
+    found = ((name_key(link.label), name_key(link.target)) for link in links_in(text))
+    return tuple((label, target) for label, target in found if label and target and label != target)
 
 
 class Names:
@@ -63,15 +72,10 @@ class Names:
     def put(self, id_: str, memory: Memory, /) -> None:
         """Add or replace the names of a memory, and the labels that its links give to others."""
         self.remove(id_)
-        keys = tuple(dict.fromkeys(key for name in names_of(memory) if (key := name_key(name))))
-        labels = tuple(
-            (label, target)
-            for link in links_in(memory.text)
-            if (label := name_key(link.label)) and (target := name_key(link.target)) and label != target
-        )
-        self._set(id_, keys, labels)
+        self.set(id_, names_of(memory.title, memory.metadata), labels_of(memory.text))
 
-    def _set(self, id_: str, keys: tuple[str, ...], labels: tuple[tuple[str, str], ...]) -> None:
+    def set(self, id_: str, keys: tuple[str, ...], labels: tuple[tuple[str, str], ...], /) -> None:
+        """Set the folded names and labels of a memory that has none yet."""
         if keys:
             self._own[id_] = keys
             for key in keys:
@@ -171,8 +175,13 @@ class Names:
         names = cls()
         packed = zip(arrays.unpack_texts("ids", columns), arrays.unpack_texts("names", columns), strict=True)
         for id_, keys in packed:
-            names._set(id_, tuple(keys.split("\n")), ())
+            names.set(id_, tuple(keys.split("\n")), ())
         for id_, labels in head["labels"].items():
-            names._set(id_, (), tuple((label, target) for label, target in labels))
+            names.set(id_, (), tuple((label, target) for label, target in labels))
         names.watermark = head["watermark"]
         return names
+
+
+def name_weight(mention: Mention, information: float, /) -> float:
+    """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
+    return min(1.0, information / _RARE) / mention.shared

@@ -230,6 +230,10 @@ class MarkdownStore:
         """Every version of a memory that the index has seen."""
         return self.index.history(id, namespace=namespace, vitals=vitals)
 
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in view, in reading order."""
+        return self.index.thread(name, view=view)
+
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         return self.index.edges(view=view)
@@ -257,6 +261,10 @@ class MarkdownStore:
     def changed_namespaces(self, since: int, /) -> _list[str]:
         """The namespaces with a change after `since`."""
         return self.index.changed_namespaces(since)
+
+    def view_version(self, *, view: View) -> tuple[int, int]:
+        """A value that changes when a view of the past does."""
+        return self.index.view_version(view=view)
 
     def last_seq(self) -> int:
         """The newest seq of the index."""

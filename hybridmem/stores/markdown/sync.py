@@ -200,6 +200,8 @@ class NoteTransaction:
             everything = list(all_files(self._conn).values())
             self._set_statuses(everything)
             self._set_links(everything)
+        for path, circle in _circles(list(all_files(self._conn).values())).items():
+            problems.setdefault(path, f"its `supersedes` is ignored, since it closes a circle: {circle}")
         self.edited = self.edited or bool(changed)
         added = sum(file.path not in seen for file, _ in changed)
         return SyncReport(added, len(changed) - added, removed, problems)
@@ -238,7 +240,12 @@ class NoteTransaction:
 
     def _set_statuses(self, everything: Sequence[SeenFile]) -> None:
         """A note that states no status is superseded as long as another note supersedes it."""
-        hidden = {(file.namespace, file.supersedes) for file in everything if file.supersedes is not None}
+        ignored = _circles(everything)
+        hidden = {
+            (file.namespace, file.supersedes)
+            for file in everything
+            if file.supersedes is not None and file.path not in ignored
+        }
         for namespace in read.namespaces(self._conn):
             visible = self._ids(namespace, superseded=False)
             unstated = [file.id for file in everything if file.namespace == namespace and file.status is None]
@@ -339,6 +346,23 @@ class NoteTransaction:
         for namespace in read.namespaces(self._conn):
             write.erase(self.log, sorted(self._ids(namespace)), namespace=namespace)
         self.log.flush()
+
+
+def _circles(files: Sequence[SeenFile]) -> dict[str, str]:
+    """For each circle of notes that supersede each other, the note whose `supersedes` names the newest one."""
+    by_id = {(file.namespace, file.id): file for file in files if file.supersedes is not None}
+    found: dict[str, str] = {}
+    for start in files:
+        path: list[SeenFile] = []
+        file: SeenFile | None = by_id.get((start.namespace, start.id))
+        while file is not None and file not in path:
+            path.append(file)
+            file = by_id.get((file.namespace, file.supersedes or ""))
+        if file is not None and file is start and path:
+            newest = max(path, key=lambda one: (one.modified, one.path))
+            closing = next(one for one in path if one.supersedes == newest.id)
+            found[closing.path] = " → ".join(repr(one.id) for one in (*path, path[0]))
+    return found
 
 
 def read_notes(folder: str | Path, /) -> Iterator[Memory]:

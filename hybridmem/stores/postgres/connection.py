@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import Connection, sql
 from psycopg.adapt import Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format, TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
@@ -25,6 +25,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from hybridmem.core import validation
 from hybridmem.core.validation import clean
 from hybridmem.errors import (
+    ConfigError,
     HybridMemError,
     SchemaVersionError,
     StoreBusyError,
@@ -213,6 +214,7 @@ class Database:
         """Open the pool; with `must_admit` a refused login raises at once."""
         self.url, self.schema, self.limits = url, schema, limits
         self.name = _without_password(url)
+        _checked_address(url, self.name)
         self._settings = settings or {}
         self._closed = False
         self._lock = threading.Lock()
@@ -441,7 +443,28 @@ class Database:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":…@", 1)))
+    """The address for messages: without a password, whether in the login, the query or a `password=` option."""
+    if "://" not in url:
+        return _SECRET_OPTION.sub(r"\1…", url)
+    head, _, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if at:
+        rest = f"{login.split(':', 1)[0]}{':…' if ':' in login else ''}@{place}"
+    return _SECRET_OPTION.sub(r"\1…", f"{head}://{rest}")
+
+
+_SECRET_OPTION = re.compile(
+    r"(\w*(?:pas+w|passfile|pwd|secret|token|key)\w*\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)", re.IGNORECASE
+)
+
+
+def _checked_address(url: str, name: str) -> None:
+    """Refuse an address that cannot be read; the message has no part of it that may be secret."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.Error as error:
+        option = re.search(r'invalid (?:URI query parameter|connection option):? "([a-z_]{1,30})"', str(error))
+        reason = f"it has the unknown option {option[1]!r}" if option else "it cannot be read"
+        raise ConfigError(
+            f"the address {name} is not allowed: {reason}; postgresql://user:password@host:port/database?option=value"
+        ) from None

@@ -14,6 +14,7 @@ from hybridmem.embedding.embedder import unit
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
 from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.indexes.graph.names import labels_of, names_of
 from hybridmem.stores.postgres.bulk import insert, insert_vectors
 from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
 from hybridmem.stores.postgres.threads import ThreadNeighbours, TurnState
@@ -197,6 +198,7 @@ class Deriver:
         postings: list[tuple[Any, ...]] = []
         mentions: list[tuple[Any, ...]] = []
         pointers: list[tuple[Any, ...]] = []
+        names: list[tuple[Any, ...]] = []
         texts = {item.head.mem: item.body[-1] for item in items if item.body is not None}
         turns.load_texts(raw, texts)
         for item in sorted(items, key=lambda item: item.head.mem):
@@ -208,11 +210,13 @@ class Deriver:
             postings += [(namespace, term, mem, tf, length) for term, tf in words.items()]
             mentions += [(namespace, key, id_, name) for key, name in self._entities(body)]
             pointers += [(namespace, id_, target) for target in self._links(body) if target != id_]
+            names += [(namespace, max(name.split(), key=len), id_, name, target) for name, target in _names(body)]
         insert(raw, "documents", ("text", "bigint", "real", "text[]"), documents)
         insert(raw, "postings", ("text", "text", "bigint", "real", "real"), sorted(postings))
         _count_terms(raw, namespace, [row[1] for row in postings])
         insert(raw, "mentions", ("text", "text", "text", "text"), mentions)
         insert(raw, "pointers", ("text", "text", "text"), pointers)
+        insert(raw, "names", ("text", "text", "text", "text", "text"), names)
         return float(sum(row[2] for row in documents))
 
     def _docs(self, items: Sequence[DerivedChange]) -> list[DocumentTerms]:
@@ -310,7 +314,7 @@ def remove_terms(raw: Raw, namespace: str, items: Sequence[DerivedChange], /) ->
         "DELETE FROM documents WHERE namespace = %s AND mem = ANY(%s) RETURNING length", (namespace, mems)
     ).fetchall()
     ids = [item.head.id for item in items]
-    for table in ("mentions", "pointers"):
+    for table in ("mentions", "pointers", "names"):
         raw.execute(f"DELETE FROM {table} WHERE namespace = %s AND id = ANY(%s)", (namespace, ids))  # noqa: S608
     return len(lengths), sum(row[0] for row in lengths)
 
@@ -331,6 +335,13 @@ def _fields(body: tuple[Any, ...]) -> Mapping[str, str]:
     fields = {name: body[_PLACE[name]] for name in ("text", "title", "predicate")}
     fields["tags"] = " ".join(json.loads(tags)) if tags else ""
     return fields
+
+
+def _names(body: tuple[Any, ...]) -> set[tuple[str, str]]:
+    """The names of a memory, with an empty target, and the labels of its links with the names of their targets."""
+    metadata = body[_PLACE["metadata"]]
+    own = names_of(body[_PLACE["title"]], json.loads(metadata) if metadata else {})
+    return {*((name, "") for name in own), *labels_of(body[_PLACE["text"]])}
 
 
 def _embedding(data: bytes | None) -> tuple[int, Any]:

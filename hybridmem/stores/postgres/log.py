@@ -298,8 +298,11 @@ class WriteBuffer:
         if own:
             for rows in (self.versions, self.bodies, self.vectors):
                 rows[:] = [row for row in rows if row[0] not in own]
+        own_links = [row[2] == head.namespace and head.id in (row[3], row[4]) for row in self.links]
         self.links = [
-            row for row in self.links if row[-1] or row[2] != head.namespace or head.id not in (row[3], row[4])
+            (*row[:5], "", *row[6:]) if mine else row
+            for row, mine in zip(self.links, own_links, strict=True)
+            if row[-1] or not mine
         ]
 
     def pending(self, namespace: str, id_: str, /) -> Iterator[tuple[tuple[str, str, str], float | None]]:

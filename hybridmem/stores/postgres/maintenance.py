@@ -280,7 +280,7 @@ def adopt(conn: Conn, deriver: Deriver, name: str, /) -> None:
 def rebuild(conn: Conn, deriver: Deriver, progress: Progress | None = None, /) -> int:
     """Build all derived rows again, in a transaction that locks the whole store; returns how many memories."""
     raw = conn.raw
-    tables = ["documents", "postings", "terms", "mentions", "pointers", "speakers"] + (
+    tables = ["documents", "postings", "terms", "mentions", "pointers", "speakers", "names"] + (
         ["embeddings"] if has_vectors(conn) else []
     )
     for table in tables:

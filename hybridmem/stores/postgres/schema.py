@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 VERSION = 4
+MAX_SKEW = 60
+"""Seconds by which the clock of a client may be ahead of the server's."""
 
 # The log: the same tables as in SQLite, each row with its namespace (for row-level security and for sharding).
 #   counter    the sequence of seq; taken last in a write, so that numbers follow the order of commits
@@ -38,15 +40,34 @@ VERSION = 4
 #   terms      how many memories have a term     mentions   its entities
 #   pointers   the ids listed in its metadata
 #   speakers   how many memories a speaker has, given in `speaker` or as "Name:" at the start of the text
+#   names      its folded names (title, aliases) and the labels of its links, by their longest word
 #   embeddings its vector at length 1 (created with the first vector, since it needs pgvector)
 SPEAKERS = """
 CREATE TABLE IF NOT EXISTS speakers (
   namespace text COLLATE "C" NOT NULL, speaker text COLLATE "C" NOT NULL, named bigint NOT NULL,
   prefixed bigint NOT NULL, PRIMARY KEY (namespace, speaker)) WITH (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS memories_by_digest ON memories (namespace, md5(id))
+CREATE INDEX IF NOT EXISTS versions_erased ON versions (namespace, seq) WHERE op = 5;
+CREATE INDEX IF NOT EXISTS memories_by_sample ON memories (namespace, md5(id))
   WHERE live AND status <> 'superseded' AND vector IS NOT NULL;
 """
-TABLES = """
+NAMES = """
+CREATE TABLE IF NOT EXISTS names (
+  namespace text COLLATE "C" NOT NULL, word text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
+  name text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL, PRIMARY KEY (namespace, word, id, name, target));
+CREATE INDEX IF NOT EXISTS names_by_memory ON names (namespace, id);
+"""
+# Runs with the rights of the owner, so it checks its arguments: a time ahead of the server's clock by more than
+# MAX_SKEW seconds would move the recorded times of all clients, and a large step would use up the numbers.
+ADVANCE = """
+CREATE OR REPLACE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
+  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  UPDATE counter c SET seq = c.seq + step,
+    at = greatest(c.at, least(now, extract(epoch FROM clock_timestamp())::float8 + {skew}))
+  WHERE step BETWEEN 0 AND 1000000000 AND now > '-Infinity'
+  RETURNING c.seq, c.at $$;
+""".replace("{skew}", str(MAX_SKEW))
+TABLES = (
+    """
 CREATE TABLE settings (key text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE counter (one boolean PRIMARY KEY DEFAULT true CHECK (one), seq bigint NOT NULL, at float8 NOT NULL)
   WITH (fillfactor = 10);
@@ -119,20 +140,22 @@ CREATE TABLE mentions (
   name text NOT NULL, PRIMARY KEY (namespace, entity, id));
 CREATE INDEX mentions_by_memory ON mentions (namespace, id, entity);
 {speakers}
+{names}
 CREATE TABLE pointers (
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, target text COLLATE "C" NOT NULL,
   PRIMARY KEY (namespace, id, target));
 CREATE INDEX pointers_by_target ON pointers (namespace, target);
 
-CREATE FUNCTION advance(step bigint, now float8) RETURNS TABLE (seq bigint, at float8)
-  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-  UPDATE counter c SET seq = c.seq + step, at = greatest(c.at, now) WHERE step BETWEEN 0 AND 1000000000
-  RETURNING c.seq, c.at $$
-""".replace("{terms}", derived.TERMS_TABLE).replace("{speakers}", SPEAKERS)
+{advance}
+""".replace("{terms}", derived.TERMS_TABLE)
+    .replace("{speakers}", SPEAKERS)
+    .replace("{names}", NAMES)
+    .replace("{advance}", ADVANCE)
+)
 
 TENANT_TABLES = (
     "spaces", "memories", "versions", "bodies", "vectors", "edge_log", "edges", "snapshots", "documents", "postings",
-    "terms", "mentions", "pointers", "speakers",
+    "terms", "mentions", "pointers", "speakers", "names",
 )  # fmt: skip
 """The tables whose rows belong to a namespace (and `embeddings`, once it exists)."""
 
@@ -249,7 +272,10 @@ def _add_speakers(conn: Conn) -> None:
     run("UPDATE memories m SET speaker = b.spoken_by, cues = b.cues FROM bodies b WHERE b.seq = m.body")
     run("DELETE FROM snapshots")
     run(SPEAKERS)
-    _protect_new(conn, "speakers")
+    run(NAMES)
+    run(ADVANCE)
+    for table in ("speakers", "names"):
+        _protect_new(conn, table)
     from hybridmem.stores.postgres.derived import Deriver
     from hybridmem.stores.postgres.maintenance import rebuild
 

@@ -15,7 +15,7 @@ from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.filters.parse import Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql.store import SQLStore
-from hybridmem.stores.sql.validation import check_view
+from hybridmem.stores.sql.validation import check_view, clock_seconds
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -77,6 +77,10 @@ class PostgresStore(SQLStore):
         `replica`: the address of a standby for searches; `read_your_writes` uses it only once it has this store's
         writes. `lexical`: the lexical engine ("bm25" or "tsvector"); None: the one of the store, else "bm25".
         """
+        validation.text("url", url, "an address such as postgresql://user@host/database")
+        if replica is not None:
+            validation.text("replica", replica, "the address of a standby, or None")
+        validation.function("clock", clock, "a function that returns epoch seconds")
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
         )
@@ -136,7 +140,7 @@ class PostgresStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[PgLog]:
         """A write transaction and its log, for one namespace or the whole store."""
         with self._db.write(alone=namespace is None) as conn:
-            log = PgLog(conn, now=self._clock(), deriver=self._deriver, namespace=namespace)
+            log = PgLog(conn, now=clock_seconds(self._clock), deriver=self._deriver, namespace=namespace)
             yield log
             log.finish()
         self._router.record_write()

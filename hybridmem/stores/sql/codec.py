@@ -15,7 +15,7 @@ from hybridmem.core import validation
 from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Memory
 from hybridmem.core.validation import clean
-from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.errors import ConfigError, CorruptStoreError, EmbeddingError
 
 __all__ = [
     "BODY",
@@ -50,6 +50,7 @@ BODY = (
 """The columns of a memory's body, in the order of `body_row`; the other fields can change without a new body."""
 
 _DEPTH = 100
+_MAX_INT = 10**300
 
 
 # --- to the database
@@ -130,6 +131,8 @@ def dump(metadata: Mapping[str, Any], /) -> str:
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - one line per kind of value
+    if isinstance(value, int) and abs(value) > _MAX_INT:
+        raise ConfigError(f"{where} is an integer of more than 300 digits: store it as text")
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -159,8 +162,8 @@ def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - 
 def _key(key: Any, where: str) -> str:
     if isinstance(key, str):
         return clean(key)
-    if not isinstance(key, int | float):
-        raise ConfigError(f"{where} has the key {key!r}: keys must be str")
+    if not isinstance(key, int | float) or not abs(key) <= _MAX_INT:
+        raise ConfigError(f"{where} has the key {validation.display(key)}: keys must be str")
     return _encode(key)
 
 
@@ -190,8 +193,24 @@ class _MutableMemory:
     __slots__ = Memory.__slots__
 
 
+def _decoded(metadata: str) -> dict[str, Any]:
+    value = _decode(metadata)[0]
+    if not isinstance(value, dict):
+        raise TypeError("its metadata is not a mapping")
+    return value
+
+
 def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
     """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
+    try:
+        return _memory_from(row, namespace)
+    except (ValueError, TypeError, OverflowError, LookupError, OSError, RecursionError) as error:
+        raise CorruptStoreError(
+            f"memory {validation.display(row[0])} of namespace {namespace!r} is damaged ({error!r}): restore a backup"
+        ) from error
+
+
+def _memory_from(row: Sequence[Any], namespace: str) -> Memory:
     m: Any = _MutableMemory()
     (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
      m.type, entities, created, updated, m.confidence, m.supersedes, m.speaker, event, expires, metadata,
@@ -204,7 +223,12 @@ def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
     m.event_at = None if event is None else from_epoch(event)
     m.expires_at = None if expires is None else from_epoch(expires)
     m.last_accessed = None if accessed is None else from_epoch(accessed)
-    m.metadata = _decode(metadata)[0] if metadata else {}
+    m.metadata = _decoded(metadata) if metadata else {}
+    if not (type(m.text) is type(m.id) is type(m.title) is type(m.speaker) is type(m.type) is type(m.subject) is str):
+        raise TypeError("a text field has another type")
+    if type(m.predicate) is not str or type(m.status) is not str or type(m.access_count) is not int:
+        raise TypeError("a field has another type")
+    m.strength, m.confidence = float(m.strength), float(m.confidence)
     m.__class__ = Memory
     return cast("Memory", m)
 
@@ -229,4 +253,9 @@ def encode_vector(vector: Any, id_: str, /) -> bytes | None:
 
 def decode_vector(data: bytes | None, /) -> Any:
     """The float32 array of stored bytes (read-only, no copy); None stays None."""
-    return None if data is None else np.frombuffer(data, dtype="<f4")
+    if data is None:
+        return None
+    try:
+        return np.frombuffer(data, dtype="<f4")
+    except (ValueError, TypeError) as error:
+        raise CorruptStoreError(f"a stored vector is damaged ({error}): restore a backup, or call reindex()") from error

@@ -31,6 +31,7 @@ __all__ = [
     "get_meta",
     "history",
     "ids",
+    "last_erase",
     "last_seq",
     "load_snapshot",
     "namespaces",
@@ -39,6 +40,7 @@ __all__ = [
     "unembedded",
     "vector_batches",
     "vectors",
+    "view_version",
 ]
 
 _LOOKUP = 500
@@ -185,6 +187,17 @@ def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bo
     condition = "live" if live else "body IS NOT NULL"
     sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
     return [row[0] for row in conn.execute(sql, (namespace, now))]
+
+
+def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
+    """The ids of a thread in view, in reading order: by creation time, then by age."""
+    s = scope(conn, view)
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
+    rows = conn.execute(
+        f"SELECT m.id FROM {tables} WHERE {s.where} AND {e}.thread = ? ORDER BY {e}.created_at, {s.h}.born",
+        (view.namespace, name),
+    )
+    return [row[0] for row in rows]
 
 
 def every_id(conn: sqlite3.Connection, namespace: str, /) -> list[str]:
@@ -356,6 +369,17 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
         (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+
+
+def last_erase(conn: Any, namespace: str, /) -> int:
+    """The seq of the newest erasure in a namespace; 0 for none."""
+    query = "SELECT max(v.seq) FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.op = 5 AND m.namespace = ?"
+    return int(conn.execute(query, (namespace,)).fetchone()[0] or 0)
+
+
+def view_version(conn: Any, view: View, /) -> tuple[int, int]:
+    """A value that changes when the contents of a view of the past change: its last seq and the newest erasure."""
+    return scope(conn, view).limit or last_seq(conn), last_erase(conn, view.namespace)
 
 
 # --- settings and snapshots of indexes

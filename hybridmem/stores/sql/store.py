@@ -261,6 +261,12 @@ class SQLStore(ABC):
         check_namespace(namespace)
         return self._read(lambda conn: read.history(conn, namespace, *checked_ids([id]), vitals=vitals))
 
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in view, in reading order."""
+        check_view(view)
+        (checked,) = checked_ids([name])
+        return self._read(lambda conn: read.thread(conn, checked, view))
+
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         check_view(view)
@@ -284,6 +290,12 @@ class SQLStore(ABC):
     def last_seq(self) -> int:
         """The newest seq of the whole store."""
         return self._read(read.last_seq)
+
+    def view_version(self, *, view: View) -> tuple[int, int]:
+        """A value that changes when a view of the past does: by writes up to its time, and by erasures."""
+        check_view(view)
+        with self.snapshot() as conn:
+            return read.view_version(conn, view)
 
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
         """The view's changes after `since`, oldest first, all from one moment; from 0 the present state."""
@@ -320,11 +332,15 @@ class SQLStore(ABC):
             return read.load_snapshot(conn, name, namespace)
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
-        """Replace the saved state of an index in one transaction."""
+        """Replace the saved state of an index in one transaction.
+
+        A state from before the newest erasure is not stored: it may contain words of erased memories.
+        """
         check_namespace(namespace)
         (name,) = checked_ids([index])
         with self._side_tables(f"{namespace}/{name}") as conn:
-            write.save_snapshot(conn, name, namespace, watermark, blob)
+            if watermark >= read.last_erase(conn, namespace):
+                write.save_snapshot(conn, name, namespace, watermark, blob)
 
     # --- transfer
 

@@ -154,9 +154,11 @@ def _embedder(text: str) -> str:
 
 
 def _edge(log: Log, row: Mapping[str, Any]) -> None:
-    edge = checked_edge(Edge(row["a"], row["b"], row["relation"], row["weight"]))
     if row["op"] not in ("link", "unlink"):
         raise ConfigError(f"unknown op {row['op']!r} of a link; known: link, unlink")
+    edge = checked_edge(Edge(row["a"], row["b"], row["relation"] or "erased", row["weight"]))
+    if row["op"] == "unlink" and not row["relation"]:  # one of its ends was erased
+        edge = edge._replace(relation="")
     log.flush()  # the heads of its ends are read from the tables
     if row["op"] == "link":
         heads = log.heads(row["namespace"], edge[:2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from hybridmem.core import validation
@@ -22,6 +22,7 @@ __all__ = [
     "checked_edge",
     "checked_edges",
     "checked_ids",
+    "clock_seconds",
     "epoch_seconds",
 ]
 
@@ -29,6 +30,7 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace", "speaker")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _OPTIONAL = (str, type(None))
+_YEAR_9999 = 253_402_300_799.0
 check_namespace = validation.namespace
 
 
@@ -95,6 +97,13 @@ def check_restore(rows: Any, progress: Any, /) -> None:
         validation.refuse("rows", rows, "the rows of an export")
     if progress is not None:
         validation.function("progress", progress, "a function of (done, total), or None")
+
+
+def clock_seconds(clock: Callable[[], float], /) -> float:
+    """The time of a clock; an error when it does not return a finite number of seconds."""
+    now = clock()
+    validation.number("the value of clock()", now, "epoch seconds: a finite number", low=-_YEAR_9999, high=_YEAR_9999)
+    return float(now)
 
 
 def check_view(view: View, /) -> None:

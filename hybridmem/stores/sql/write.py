@@ -13,7 +13,7 @@ from typing import Any
 from hybridmem.core.protocols import Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
-from hybridmem.errors import NotFoundError
+from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.stores.sql import codec, read
 from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
 from hybridmem.stores.sql.validation import Batch, epoch_seconds
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 DAY = 86_400.0
+MAX_COUNT = 2**63 - 1
 _CHUNK = 1000
 _SNAPSHOT_PART = 4 * 1024 * 1024  # SQLite limits a blob to a gigabyte, and copies it whole in memory
 
@@ -106,7 +107,28 @@ def put(
         log.flush()
         if progress is not None:
             progress(end, len(ids))
+    if strict:
+        _check_circles(log, namespace, superseded)
     _supersede(log, namespace, superseded, strict=strict)
+
+
+def _check_circles(log: Log, namespace: str, superseded: Mapping[str, str]) -> None:
+    """Refuse memories that supersede each other in a circle, which would hide all of them."""
+    query = (
+        "SELECT b.supersedes FROM memories m JOIN bodies b ON b.seq = m.body "
+        "WHERE m.namespace = ? AND m.id = ? AND m.live"
+    )
+    given = {new: old for old, new in superseded.items()}
+    for start in given:
+        path = [start]
+        while (last := path[-1]) is not None:
+            row = None if last in given else log.conn.execute(query, (namespace, last)).fetchone()
+            following = given[last] if last in given else None if row is None else row[0]
+            if following == start:
+                raise ConfigError(f"memories supersede each other in a circle: {' → '.join(map(repr, [*path, start]))}")
+            if following is None or following in path:
+                break
+            path.append(following)
 
 
 def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: bool) -> None:
@@ -179,10 +201,10 @@ def wipe(log: Log, head: Head, /) -> Head:
     run(f"DELETE FROM bodies WHERE seq IN {own}", (head.mem,))
     run(f"DELETE FROM vectors WHERE seq IN {own}", (head.mem,))
     run("DELETE FROM versions WHERE mem = ?", (head.mem,))
-    run(
-        "DELETE FROM edge_log WHERE namespace = ? AND (a = ? OR b = ?) AND NOT gone",
-        (head.namespace, head.id, head.id),
-    )
+    own_links = "namespace = ? AND (a = ? OR b = ?)"
+    run(f"DELETE FROM edge_log WHERE {own_links} AND NOT gone", (head.namespace, head.id, head.id))
+    run(f"UPDATE edge_log SET relation = '' WHERE {own_links}", (head.namespace, head.id, head.id))
+    run(f"DELETE FROM edges WHERE {own_links}", (head.namespace, head.id, head.id))
     return Head(head.mem, head.namespace, head.id)
 
 
@@ -207,7 +229,7 @@ def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
     """Count an access of each memory; ids that do not exist are ignored."""
     for head in log.heads(namespace, ids).values():
         if head.live:
-            head.access_count += 1
+            head.access_count = min(head.access_count + 1, MAX_COUNT)
             head.last_accessed = log.at
             log.record(head, VITALS)
 

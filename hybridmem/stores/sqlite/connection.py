@@ -81,6 +81,8 @@ class Pool:
         """One item for each connection that is lent, or about to be."""
         self._write_lock = threading.Lock()
         self._memory_lock = threading.RLock()
+        self._purge_due = False
+        """Whether a checkpoint could not empty the write-ahead log; it is repeated after the next write."""
         self._forking = False
         with translated(path):
             self._open()
@@ -257,14 +259,13 @@ class Pool:
                 self.give(conn)
         finally:
             self._write_lock.release()
+        if self._purge_due:
+            self.checkpoint()
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file and empty it, as far as other readers allow."""
-        conn = self.take()
-        try:
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            self.give(conn)
+        busy = self.read(lambda conn: conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+        self._purge_due = bool(busy)
 
     def _retry(self, conn: sqlite3.Connection, statement: str) -> None:
         """Run a statement that needs the write lock, repeated about every millisecond until the timeout.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
 
-__all__ = ["explain", "is_busy", "translated"]
+__all__ = ["SQLITE_ERRORS", "explain", "is_busy", "translated"]
 
 _BUSY = ("locked", "busy")
 _MESSAGES: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -33,8 +33,14 @@ def is_busy(error: sqlite3.Error, /) -> bool:
     return any(word in text for word in _BUSY)
 
 
-def explain(error: sqlite3.Error, path: str, /) -> StoreError:
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises; the second for a damaged file whose bytes are part of SQLite's message."""
+
+
+def explain(error: sqlite3.Error | UnicodeDecodeError, path: str, /) -> StoreError:
     """The StoreError for an error of SQLite; its message says what to do."""
+    if isinstance(error, UnicodeDecodeError):
+        return CorruptStoreError(f"{path} is damaged: restore a backup, or export what can still be read ({error})")
     text = str(error).lower()
     for word, kind, message in _MESSAGES:
         if word in text:
@@ -47,5 +53,5 @@ def translated(path: str, /) -> Iterator[None]:
     """Raise a StoreError instead of any error of SQLite inside the `with`."""
     try:
         yield
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise explain(error, path) from error

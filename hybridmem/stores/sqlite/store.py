@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from hybridmem.filters.sql import SQL, to_sql
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
-from hybridmem.stores.sql.validation import check_namespace, check_view
+from hybridmem.stores.sql.validation import check_namespace, check_view, clock_seconds
 from hybridmem.stores.sqlite import maintenance
 from hybridmem.stores.sqlite.connection import Pool, Synchronous
-from hybridmem.stores.sqlite.errors import explain, translated
+from hybridmem.stores.sqlite.errors import SQLITE_ERRORS, explain, translated
 
 __all__ = ["SQLiteStore"]
 
@@ -62,7 +61,7 @@ class SQLiteStore(SQLStore):
     def _read(self, work: Callable[[Any], T], /) -> T:
         try:
             return self.pool.read(work)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise explain(error, self.path) from error
 
     @contextmanager
@@ -75,7 +74,7 @@ class SQLiteStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
         """A write transaction and its log."""
         with translated(self.path), self.pool.write() as conn:
-            log = Log(conn, now=self._clock())
+            log = Log(conn, now=clock_seconds(self._clock))
             yield log
             log.finish()
 

@@ -19,7 +19,7 @@ def test_a_title_an_alias_and_a_label_are_names():
         wood=Memory("", title="Ed Wood (film)", metadata={"aliases": ["Edward D. Wood", 7]}),
         note=Memory("I loved [[Ed Wood|that biopic]]."),
     )
-    assert names_of(Memory("", title="A", metadata={"aliases": "B"})) == ("A", "B")
+    assert names_of("A", {"aliases": "B"}) == ("a", "b")
     assert names.mentions("x", "He saw ed wood.") == [Mention("wood", "ed wood", 1)]
     assert names.mentions("x", "Edward D. Wood made films.") == [Mention("wood", "edward d wood", 1)]
     assert names.mentions("x", "That biopic again") == [Mention("wood", "that biopic", 1)]

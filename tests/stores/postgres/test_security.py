@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Edge, Memory
-from hybridmem.errors import ConfigError, StoreError
+from hybridmem.errors import ConfigError, HybridMemError, StoreError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres.schema import TENANT_TABLES
 from hybridmem.stores.postgres.store import PostgresStore
@@ -34,6 +36,7 @@ def url(pg_server):
                 id="s1",
                 thread="t",
                 speaker=name,
+                title=f"Title of {name}",
                 entities=("Secret",),
                 metadata={"links": ["s2"]},
             )
@@ -193,3 +196,54 @@ def test_hybridmem_works_for_the_role_and_finds_nothing_else(url):
         assert store.count(view=View("mallory")) == 0
     with PostgresStore(url) as store:
         store.grant("mallory", namespace="mallory")
+
+
+def test_no_function_with_the_owners_rights_takes_unchecked_values(hostile, url):
+    """A role calls every function of the schema with extreme values; nobody else's reads or times change."""
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("SET search_path = hybridmem, public")
+        functions = owner.execute(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'hybridmem'::regnamespace AND prosecdef"
+        ).fetchall()
+        assert functions == [("advance",)]
+        before = owner.execute("SELECT seq, at FROM counter").fetchone()
+        for step, now in ((0, 1e18), (0, float("inf")), (0, float("nan")), (-5, 0), (2**62, 0), (0, -1e300)):
+            hostile.execute("SELECT * FROM advance(%s, %s)", (step, now))
+        seq, at = owner.execute("SELECT seq, at FROM counter").fetchone()
+        assert seq == before[0]
+        assert at <= time.time() + 120
+    with HybridMemory(url, embedder=embed) as memory:
+        victim = memory.namespace("victim")
+        id_ = victim.add("written afterwards")
+        assert abs(victim.get(id_).updated_at.timestamp() - time.time()) < 120
+        assert victim.history(id_)[0].at <= time.time() + 120
+        assert victim.search("secret")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://ana:hunter2@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=ana&password=hunter2",
+        "postgresql://127.0.0.1:1/db?password=hunter2&pasword=hunter2",
+        "host=127.0.0.1 port=1 password=hunter2",
+        "host=127.0.0.1 port=1 password='hunter2 with spaces' nonsense",
+        "postgresql://ana:hun@ter2:hunter2@127.0.0.1:1/db",
+        "postgresql://ana:hunter2@127.0.0.1:port/db",
+        "postgresql://ana:hunter2@[::1/db",
+    ],
+)
+def test_a_password_is_in_no_message(address, caplog):
+    with pytest.raises(HybridMemError) as caught:
+        PostgresStore(address, reconnect=0.0, busy_timeout=0.1)
+    error = caught.value
+    while error is not None:
+        assert "hunter2" not in f"{error!r} {error}"
+        error = error.__cause__
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("replica", [5, b"postgresql://x", ["postgresql://x"]])
+def test_a_replica_is_an_address(url, replica):
+    with pytest.raises(ConfigError, match="replica = "):
+        PostgresStore(url, replica=replica)

@@ -19,6 +19,7 @@ from hybridmem.stores.postgres.search import bm25, combined, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
+from hybridmem.stores.postgres.search.names import mentions_of
 from hybridmem.stores.postgres.search.pool import PoolEntries, PoolLexical, PoolVectors, speakers_of
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.speakers import LEAST, SHARE
@@ -230,7 +231,8 @@ class PostgresView:
         lexical = PoolLexical(self._bm25, self._run, terms, self._term_weights(terms), lambda ids: scores("bm25", ids))
         near = PoolVectors(self._vector_count(query), lambda ids: scores("vector", ids))
         entries = PoolEntries(self._namespace, self._run)
-        return candidates(lexical, near, entries, query, hits, seeds=seeds, hops=hops)
+        mentions = self.mentions if self.has_names() else None
+        return candidates(lexical, near, entries, query, hits, seeds=seeds, hops=hops, mentions=mentions)
 
     def _term_weights(self, terms: Mapping[str, float]) -> TermWeights:
         key = tuple(terms.items())
@@ -282,12 +284,15 @@ class PostgresView:
         self._entries.update([(entry[0], entry) for entry in entries])
 
     def has_names(self) -> bool:
-        """No names are kept in the server."""
-        return False
+        """Whether any memory has a name that a text could mention."""
+        graph = self._settings.graph
+        query = SQL("SELECT EXISTS (SELECT 1 FROM names WHERE namespace = ?)", (self._namespace,))
+        return graph is not None and graph.mentions > 0 and self._run(query)[0][0]
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:  # noqa: ARG002
-        """No names are kept in the server."""
-        return []
+    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
+        graph = self._settings.graph
+        return [] if graph is None else mentions_of(self._namespace, self._run, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""

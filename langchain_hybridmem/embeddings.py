@@ -1,0 +1,44 @@
+"""LocalEmbeddings: the offline embedder as LangChain `Embeddings`, for any vector store."""
+
+from __future__ import annotations
+
+from langchain_core.embeddings import Embeddings
+
+from hybridmem.embedding.embedder import Embedder
+from hybridmem.embedding.local import LocalEmbedder
+
+__all__ = ["LocalEmbeddings"]
+
+
+class LocalEmbeddings(Embeddings):
+    """Embeddings that need no network and no key: `pip install 'hybridmem[local]'`.
+
+    >>> len(LocalEmbeddings().embed_query("a cat"))
+    256
+    """
+
+    def __init__(self) -> None:
+        self.embedder: Embedder = LocalEmbedder()
+
+    def __reduce__(self) -> tuple[type[LocalEmbeddings], tuple[()]]:
+        return LocalEmbeddings, ()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """One unit vector for each text."""
+        vectors: list[list[float]] = [vector.tolist() for vector in self.embedder.documents(texts)]
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """The unit vector of a query."""
+        vector: list[float] = self.embedder.query(text).tolist()
+        return vector
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """The same without blocking the event loop."""
+        vectors: list[list[float]] = [vector.tolist() for vector in await self.embedder.adocuments(texts)]
+        return vectors
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """The same without blocking the event loop."""
+        vector: list[float] = (await self.embedder.aquery(text)).tolist()
+        return vector
