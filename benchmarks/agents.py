@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from common import arguments, table, write, zipf_texts
+from common import OUT, arguments, machine, table, zipf_texts
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
@@ -183,8 +183,8 @@ def main():
     made = {
         "## Recall@10 on LoCoMo\n\nSix conversations put as items, the same MiniLM embeddings in both stores.": quality,
         f"## Time\n\n{ITEMS:,} items in {SPACES} namespaces; wall clock, medians of 40 calls; vectors of {DIM} numbers "
-        "by hashing, so that no model takes part. A batch holds 100 items of one namespace. PostgreSQL and SQLite write every "
-        "put to disk.": speed,
+        "by hashing, so that no model takes part. A batch holds 100 items of one namespace. PostgreSQL and SQLite write "
+        "every put to disk.": speed,
         "## Search over a prefix": prefix,
     }
     parts = []
@@ -192,7 +192,8 @@ def main():
         parts.append(f"{title}\n\n{measure()}")
         print(parts[-1], flush=True)
     if asked.write:
-        write("agents", "HybridStore beside LangGraph's stores", parts)
+        page = ["# HybridStore beside LangGraph's stores", *parts, f"Measured on {machine()}."]
+        (OUT / "agents.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
