@@ -43,7 +43,7 @@ COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
 _MAGIC = b"hybridmem vector codes 2\n"
-_CACHED = 2048
+_CACHED = 1024
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
 """Reads the stored vectors of ids; None where there is none."""
@@ -70,7 +70,8 @@ class CompactVectors:
         self._row_of: dict[str, int] | None = {}
         self._current = _Codes(empty_layer(dim), [], np.zeros(0))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
-        self._cache: dict[str, Vector] = {}
+        self._cache: tuple[dict[str, Vector], dict[str, Vector]] = ({}, {})
+        """Vectors read lately, in two generations: those that are used again stay."""
         self._generation = uuid.uuid4().hex
         self._dirty: set[int] = set()
 
@@ -117,8 +118,9 @@ class CompactVectors:
         old = {key: self._rows[key] for key in batch if key in self._rows}
         dead = [row for key, row in old.items() if key in new or batch[key].gone]
         times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
-        for key in batch:
-            self._cache.pop(key, None)
+        for generation in self._cache:
+            for key in batch:
+                generation.pop(key, None)
         if times:
             updated = self._current.updated.copy()  # readers keep the old times
             updated[list(times)] = list(times.values())
@@ -204,18 +206,18 @@ class CompactVectors:
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The vector of each id, None where it has none; read from the store unless it was read recently."""
-        cache = self._cache
-        missing = [key for key in ids if key not in cache]
+        (new, old), watermark = self._cache, self.watermark
+        found = {key: row for key in ids if (row := new.get(key, old.get(key))) is not None}
+        missing = [key for key in dict.fromkeys(ids) if key not in found]
         if missing:
-            read = [
-                (key, vector) for key, vector in zip(missing, self._fetch(missing), strict=True) if vector is not None
-            ]
+            pairs = zip(missing, self._fetch(missing), strict=True)
+            read = [(key, vector) for key, vector in pairs if vector is not None]
             rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
-            fresh = dict(zip((key for key, _ in read), rows, strict=True))
-            found = [cache.get(key, fresh.get(key)) for key in ids]
-            self._cache = fresh if len(cache) + len(fresh) > _CACHED else cache | fresh
-            return found
-        return [cache.get(key) for key in ids]
+            found.update(zip((key for key, _ in read), rows, strict=True))
+        with self._lock:
+            if watermark == self.watermark:  # else what was read may have been replaced since
+                self._cache = (dict(found), new) if len(new) > _CACHED else ({**new, **found}, old)
+        return [found.get(key) for key in ids]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
         with self._lock:
