@@ -16,14 +16,14 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import (
     ArmQuery,
     Progress,
-    SearchesPool,
     SearchView,
     Store,
     SupportsBoundedThreads,
-    SupportsCombinedSearch,
     SupportsLazyFilter,
     SupportsPastViews,
     View,
+    searches_both,
+    searches_pool,
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -197,17 +197,19 @@ class Engine:
         A view with combined search answers all of it in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
-        if everything and self.embedder is not None and isinstance(view, SupportsCombinedSearch):
+        if everything and self.embedder is not None and searches_both(view):
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))
             answer: tuple[_Hits, _Scores] | None = run_one(
                 Job("bm25 and vector", partial(view.search_both, query, k=depth))
             )
+            if answer is not None and searches_pool(view):
+                return query, answer[0], pool_of(view, query, answer[0])
             if answer is not None:
                 return query, *answer
         query, hits = self.arm_hits(view, query, recipe, depth)
-        if recipe.complete and isinstance(view, SearchesPool):
+        if recipe.complete and searches_pool(view):
             return query, hits, pool_of(view, query, hits)
         return query, hits, complete(view, query, hits) if recipe.complete else {}
 
@@ -394,6 +396,6 @@ class Engine:
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     """The text of a query that is embedded."""
-    if recipe.omit_speakers and isinstance(view, SearchesPool):
+    if recipe.omit_speakers and searches_pool(view):
         return bare_question(text, view.speakers())
     return text

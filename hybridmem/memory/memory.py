@@ -22,6 +22,7 @@ from hybridmem.memory.base import MemoryBase
 from hybridmem.memory.factory import open_engine, pick_embedder
 from hybridmem.memory.health import reach_warnings
 from hybridmem.memory.question import RecipeLike
+from hybridmem.memory.reading import TimeMode
 from hybridmem.memory.results import Result
 from hybridmem.memory.writing import MemoryWriting
 from hybridmem.stores.spanning import SpanningStore
@@ -206,6 +207,8 @@ class HybridMemory(MemoryWriting):
         tokens: int | None = None,
         touch: bool = False,
         min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
     ) -> _list[Result]:
         """Async twin of `search`; an async embedder is awaited natively."""
         validation.flag("touch", touch)
@@ -220,6 +223,8 @@ class HybridMemory(MemoryWriting):
                 superseded=superseded,
                 tokens=tokens,
                 min_confidence=min_confidence,
+                time=time,
+                context=context,
             )
         )
         results: _list[Result] = await self._engine.in_thread(lambda: self._results(question, touch=touch))

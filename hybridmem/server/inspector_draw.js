@@ -260,7 +260,10 @@ function controlBox(one) {
     paint(box, arm);
     name.append(swatch(arm));
   }
-  else if (one.path.startsWith("evidence/")) name.append(swatch(one.label));
+  if (one.path.startsWith("evidence/")) {
+    paint(box, one.label);
+    name.append(swatch(one.label));
+  }
   name.append(one.label);
   let input;
   if (one.kind === "choice") {
