@@ -204,6 +204,8 @@ class Engine:
             answer: tuple[_Hits, _Scores] | None = run_one(
                 Job("bm25 and vector", partial(view.search_both, query, k=depth))
             )
+            if answer is not None and searches_pool(view):
+                return query, answer[0], pool_of(view, query, answer[0])
             if answer is not None:
                 return query, *answer
         query, hits = self.arm_hits(view, query, recipe, depth)
