@@ -42,7 +42,7 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 2\n"
+_MAGIC = b"hybridmem vector codes 3\n"
 _CACHED = 1024
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
@@ -72,7 +72,8 @@ class CompactVectors:
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
         self._cache: tuple[dict[str, Vector], dict[str, Vector]] = ({}, {})
         """Vectors read lately, in two generations: those that are used again stay."""
-        self._generation = uuid.uuid4().hex
+        self._tokens: list[str] = []
+        """Of each saved piece the token it was written with: another process may have written other pieces since."""
         self._dirty: set[int] = set()
 
     @classmethod
@@ -150,7 +151,7 @@ class CompactVectors:
         self._last_allowed = None
 
     def _compact(self) -> None:
-        """Remove the deleted rows; all pieces are saved again under a new generation."""
+        """Remove the deleted rows; all pieces must be saved again."""
         codes = self._current
         alive = np.setdiff1d(np.arange(codes.n), codes.dead, assume_unique=True)
         layer = codes.layer
@@ -159,8 +160,8 @@ class CompactVectors:
         ids = [codes.ids[row] for row in alive.tolist()]
         self._current = _Codes(small, ids, codes.updated[alive], len(ids))
         self._row_of = dict(zip(ids, range(len(ids)), strict=True))
-        self._generation = uuid.uuid4().hex
-        self._dirty = set(range(-(-len(ids) // PIECE)))
+        self._tokens = []
+        self.save_all()
 
     # --- reading
 
@@ -251,7 +252,9 @@ class CompactVectors:
                 columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
                 columns["updated"] = codes.updated[start:end]
                 columns |= arrays.pack_texts("ids", codes.ids[start:end])
-                yield piece, arrays.to_bytes(_MAGIC, {"generation": self._generation}, columns)
+                token = uuid.uuid4().hex
+                self._tokens[piece : piece + 1] = [token]
+                yield piece, arrays.to_bytes(_MAGIC, {"token": token}, columns)
             self._dirty.clear()
 
     def to_bytes(self) -> bytes:
@@ -263,7 +266,7 @@ class CompactVectors:
                 "rows": codes.n,
                 "longest": codes.layer.longest,
                 "watermark": self.watermark,
-                "generation": self._generation,
+                "pieces": self._tokens,
             }
             return arrays.to_bytes(_MAGIC, head, {"dead": codes.dead})
 
@@ -275,18 +278,19 @@ class CompactVectors:
         made = cls(dim, fetch)
         layer = empty_layer(dim).grow(0, n)._replace(longest=head["longest"])
         updated, ids = room_for(np.zeros(0), 0, n), []
-        for piece in range(-(-n // PIECE)):
+        for piece, token in enumerate(head["pieces"]):
             start, end = piece * PIECE, min((piece + 1) * PIECE, n)
             blob = read_piece(piece)
             note, part = ({}, {}) if blob is None else arrays.from_bytes(_MAGIC, blob, what="vector snapshot")
-            if note.get("generation") != head["generation"] or len(part["error"]) < end - start or layer.scale is None:
+            if note.get("token") != token or len(part["error"]) != end - start or layer.scale is None:
                 raise CorruptStoreError(f"vector snapshot lacks piece {piece}: rebuild it")
-            layer.table[start:end] = part["table"].reshape(-1, dim)[: end - start]
-            layer.scale[start:end], layer.error[start:end] = part["scale"][: end - start], part["error"][: end - start]
-            updated[start:end] = part["updated"][: end - start]
-            ids += arrays.unpack_texts("ids", part)[: end - start]
+            layer.table[start:end] = part["table"].reshape(-1, dim)
+            layer.scale[start:end], layer.error[start:end], updated[start:end] = (
+                part[name] for name in ("scale", "error", "updated")
+            )
+            ids += arrays.unpack_texts("ids", part)
         dead = columns["dead"].copy()
         made._current = _Codes(layer, ids, updated, n, dead)
         made._row_of = None
-        made.watermark, made._generation = head["watermark"], head["generation"]
+        made.watermark, made._tokens = head["watermark"], head["pieces"]
         return made
