@@ -187,6 +187,9 @@ def _handler(inspector: Inspector, page: Actions) -> type[BaseHTTPRequestHandler
                 answer, status = action(_parsed(body)), HTTPStatus.OK
             except (HybridMemError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
                 answer, status = {"error": str(error) or type(error).__name__}, HTTPStatus.BAD_REQUEST
+            except Exception as error:  # noqa: BLE001  an arm or a stage of somebody else may raise anything
+                answer = {"error": f"{type(error).__name__}: {error}"}
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
             self._send(status, json.dumps(answer, default=str).encode("utf-8", "replace"), "application/json")
 
         def _allowed(self) -> bool:
