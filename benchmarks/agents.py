@@ -183,8 +183,8 @@ def main():
     made = {
         "## Recall@10 on LoCoMo\n\nSix conversations put as items, the same MiniLM embeddings in both stores.": quality,
         f"## Time\n\n{ITEMS:,} items in {SPACES} namespaces; wall clock, medians of 40 calls; vectors of {DIM} numbers "
-        "by hashing, so that no model takes part. A batch holds 100 items of one namespace. PostgreSQL and SQLite write "
-        "every put to disk.": speed,
+        "by hashing, so that no model takes part. A batch holds 100 items of one namespace. Both databases write every "
+        "put to disk.": speed,
         "## Search over a prefix": prefix,
     }
     parts = []

@@ -51,6 +51,8 @@ log = logging.getLogger("hybridmem")
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so only BM25 and graph search")
 AS_OF_VIEWS = 4
 """How many views of the past are cached; each holds the indexes of one time."""
+VIEWS = 500
+"""Namespaces whose indexes are kept in memory; those of the least recently searched are dropped."""
 
 
 class Engine:
@@ -114,6 +116,9 @@ class Engine:
             kept[key] = found
             while len(self._as_of_views) > AS_OF_VIEWS:
                 self._as_of_views.popitem(last=False)
+            unused = [self._views.pop(next(iter(self._views))) for _ in range(len(self._views) - VIEWS)]
+        for view_ in unused:  # not closed: another thread may still search it
+            view_.save()
         found.refresh()
         return found
 

@@ -7,6 +7,8 @@ from hybridmem import HybridMemory, Memory
 memory = HybridMemory(embedder=None)
 HybridMemory(namespace=5)  # bad
 HybridMemory(k="eight")  # bad
+HybridMemory("m.db", buzy_timeout=1.0)  # bad
+HybridMemory("m.db", synchronous="off")  # bad
 memory.add("text", tag=["home"])  # bad
 memory.add("text", on_duplicate="drop")  # bad
 memory.add(5)  # bad
@@ -18,8 +20,8 @@ memory.search("query", k="3")  # bad
 memory.search("query", filter="type=fact")  # bad
 memory.search("query", time="exact")  # bad
 memory.search_arm("bm25", "query", recipe="rrf")  # bad
-print(memory.search("query")[0].socre)  # bad
-print(memory.get("id").txt)  # bad
+str(memory.search("query")[0].socre)  # bad
+str(memory.get("id").txt)  # bad
 memory.link("a")  # bad
 Memory("text", tags=5)  # bad
 
@@ -29,4 +31,4 @@ async def use() -> None:
     await memory.asearch("query", size=3)  # bad
     await memory.asearch_many(["query"], k="3")  # bad
     await memory.aupdate("id", txt="new")  # bad
-    print((await memory.aget("id")).txt)  # bad
+    str((await memory.aget("id")).txt)  # bad
