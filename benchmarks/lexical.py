@@ -98,7 +98,7 @@ def bytes_of(index):
     for segment in state.segments:
         arrays += [getattr(segment, name) for name in ("terms", "starts", "rows", "codes", "most", "shortest")]
     strings = sum(map(sys.getsizeof, state.ids)) + sum(map(sys.getsizeof, state.vocabulary))
-    tables = sys.getsizeof(state.ids) + sys.getsizeof(state.vocabulary) + sys.getsizeof(index._where)  # noqa: SLF001
+    tables = sys.getsizeof(state.ids) + sys.getsizeof(state.vocabulary) + sys.getsizeof(index._row_of)  # noqa: SLF001
     return sum(array.nbytes for array in arrays) + strings + tables
 
 

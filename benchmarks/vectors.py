@@ -175,7 +175,7 @@ def main():
         table(["vectors", "kind", "k", "numpy product, ms", "hybridmem, ms", "numpy alone, ms", "recall"], searches),
         "The rival is the bare product: `matrix @ query`, `argpartition`, sort. It knows no ids, no changes, no ties.",
         "![CPU time per query](vectors.png)",
-        table(["vectors", "load and first searches", "one add", "to bytes", "from bytes", "bytes"], changes),
+        table(["vectors", "load and first searches", "one add"], changes),
         "The same rows in Chroma (HNSW, on disk), by `ChromaIndex`:",
         table(["vectors", "load", "query", "recall@10", "one add"], approximate),
     ]

@@ -127,6 +127,7 @@ class GraphRetrieverSettings(MemoryGraphSettings, total=False):
     seeds: int | None
     thread_key: str
     links_key: str | list[str]
+    title_key: str | Sequence[str]
     id_key: IdKey
     graph: GraphSettings | None
 

@@ -289,6 +289,17 @@ class CorpusScores:
         """The number of documents."""
         return len(self._corpus)
 
+    @property
+    def doc_len(self) -> list[int]:
+        """The number of words of each document, split at white space."""
+        return [len(document.page_content.split()) for document in self._corpus.items]
+
+    @property
+    def avgdl(self) -> float:
+        """The mean of `doc_len`."""
+        lengths = self.doc_len
+        return sum(lengths) / len(lengths) if lengths else 0.0
+
     def get_scores(self, query: Sequence[str]) -> npt.NDArray[np.float64]:
         """The score of every document for these terms, in the order of `docs`."""
         keys = self._corpus.keys

@@ -20,14 +20,17 @@ from hybridmem.indexes.graph.index import GraphSettings as _GraphSettings
 from hybridmem.indexes.graph.index import ids_in
 from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
+    TITLE_KEYS,
     GraphCorpus,
     GraphHit,
     GraphItem,
     GraphQuery,
+    aliases_in,
     search_corpus,
     search_memory,
     search_store,
     seed_scores,
+    title_in,
 )
 from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
 from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
@@ -83,6 +86,8 @@ class GraphRetriever(SearchRetriever):
     """Metadata that names a document's conversation, or the file it is a chunk of; neighbours in one are linked."""
     links_key: str | list[str] = "links"
     """Metadata that lists ids of other documents."""
+    title_key: str | Sequence[str] = TITLE_KEYS
+    """Metadata that holds a document's title: a text that mentions it, or links to it as [[title]], is linked to it."""
     id_key: SkipValidation[IdKey] = None
     """What makes two documents the same: a metadata key or a function. None: `Document.id`, else the text."""
     graph: GraphSettings | None = None
@@ -123,7 +128,7 @@ class GraphRetriever(SearchRetriever):
                 self.documents = None  # the corpus has them
 
     def _build(self) -> Built:
-        settings = (self.graph, self.thread_key, self.links_key, self.id_key, self.seed is None)
+        settings = (self.graph, self.thread_key, self.links_key, self.title_key, self.id_key, self.seed is None)
         before = self.built if self.documents is None else None
         if before is not None and before.settings == settings:
             return before
@@ -196,12 +201,12 @@ class GraphRetriever(SearchRetriever):
             node = Memory(
                 memory.text,
                 id=key,
-                title=memory.title,
+                title=title_in(document.metadata, self.title_key),
                 tags=memory.tags,
                 thread=None if thread is None else str(thread),
                 entities=memory.entities,
                 created_at=memory.created_at,
-                metadata=self._links(document),
+                metadata={**self._links(document), **aliases_in(document.metadata)},
             )
             items.append(GraphItem(node, document))
         return items

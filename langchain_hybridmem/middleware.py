@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from hybridmem.core import validation
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
-from hybridmem.memory.recall import block, message_memory
+from hybridmem.memory.recall import block, message_memory, with_surroundings
 from hybridmem.text.folding import normalized
 from langchain_hybridmem._sessions import thread_of, views
 
@@ -29,20 +29,24 @@ if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
     from hybridmem.memory.results import Result
 
+    _Base = AgentMiddleware[AgentState[Any], Any, Any]
+    _Request = ModelRequest[Any]
+    _Response = ModelResponse[Any]
+else:
+    _Base = AgentMiddleware  # the first versions of langchain 1 have other type parameters
+
 __all__ = ["MemoryMiddleware"]
 
 log = logging.getLogger("hybridmem")
 Fact = str | Memory | Mapping[str, Any]
 Extract = Callable[[Sequence[AnyMessage]], Iterable[Fact] | Awaitable[Iterable[Fact]]]
 """From the messages of a turn to facts worth keeping; a fact may say what it supersedes."""
-_Request = ModelRequest[Any]
-_Response = ModelResponse[Any]
 _ROLES = {"human": "user", "ai": "assistant"}
 SHORT = 6
 """A question of fewer words, such as "and his sister?", is searched together with the user message before it."""
 
 
-class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+class MemoryMiddleware(_Base):
     """Long-term memory for `create_agent(…, middleware=[MemoryMiddleware(memory, session_key="user_id")])`.
 
     Before each model call the memory is searched with the last user message. What it finds is put in front of that
@@ -52,6 +56,7 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     session_key: whose memory it is, read from the run's context or `config["configurable"]`, and refused when it is
     not there. namespace: one fixed owner instead. Neither: the view that was given.
     k, token_budget: how much is recalled at most; filter, min_confidence, recipe: as in `memory.search`.
+    context: so many turns before and after each recalled message of a thread are recalled with it.
     save: "both" sides of the conversation, the "user" alone, or None.
     extract: a function from the turn's messages to facts (texts, dicts or memories, with `supersedes` where one
     corrects another), sync or async, which are saved too.
@@ -71,6 +76,7 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         filter: Any = None,
         min_confidence: float | None = None,
         recipe: Any = None,
+        context: int = 0,
         extract: Extract | None = None,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
@@ -85,7 +91,13 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self.tools = []
         self._view = views(memory, namespace, session_key)
         self._k, self._budget = k, token_budget
-        self._how = {"k": 2 * k, "filter": filter, "min_confidence": min_confidence, "recipe": recipe}
+        self._how = {
+            "k": 2 * k,
+            "filter": filter,
+            "min_confidence": min_confidence,
+            "recipe": recipe,
+            "context": context,
+        }
         self._speakers = {"both": ("human", "ai"), "user": ("human",), None: ()}[save]
         self._extract = extract
         self._skips = on_error == "skip"
@@ -119,8 +131,9 @@ class MemoryMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def _recalled(self, request: _Request, results: Sequence[Result]) -> _Request:
         """The request with the block in front of the last user message; what the conversation shows is left out."""
         present = {normalized(_text(message)) for message in request.messages}
-        kept = [result.memory for result in results if normalized(result.text) not in present][: self._k]
-        text = block(kept, tokens=self._budget)
+        fresh = [result for result in results if normalized(result.text) not in present][: self._k]
+        recalled = [memory for memory in with_surroundings(fresh) if normalized(memory.text) not in present]
+        text = block(recalled, tokens=self._budget)
         if not text:
             return request
         place = max(at for at, message in enumerate(request.messages) if isinstance(message, HumanMessage))

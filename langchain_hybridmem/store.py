@@ -206,13 +206,14 @@ class HybridStore(BaseStore):
     def _listed(self, op: SearchOp, wanted: int) -> list[tuple[Memory, str]]:
         """Items in order of creation, namespace by namespace, until there are as many as wanted."""
         passes, now = matcher(op.filter or {}), time.time()
+        size = max(wanted, PAGE) if op.filter else wanted
         found: list[tuple[Memory, str]] = []
         for name, ids in self._directory.in_order(tuple(op.namespace_prefix)):
             if op.filter:
                 likely = self.memory.store.ids(view=View(name), filter=likely_filter(op.filter))
                 ids = [id_ for id_ in ids if id_ in likely]  # noqa: PLW2901 - the same list, shorter
-            for start in range(0, len(ids), max(wanted, PAGE)):
-                page = self.memory.store.get(ids[start : start + max(wanted, PAGE)], view=View(name))
+            for start in range(0, len(ids), size):
+                page = self.memory.store.get(ids[start : start + size], view=View(name))
                 found += [(one, name) for one in page if one is not None and not _expired(one, now) and passes(one)]
                 if len(found) >= wanted:
                     return found[:wanted]

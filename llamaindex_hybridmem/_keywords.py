@@ -118,6 +118,7 @@ class GraphSearchSettings(MemoryGraphSettings, total=False):
     seeds: int | None
     thread_key: str
     links_key: str | Sequence[str]
+    title_key: str | Sequence[str]
     graph: GraphSettings | None
 
 

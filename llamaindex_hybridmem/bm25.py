@@ -239,12 +239,17 @@ class BM25Retriever(SearchRetriever):
         return [node_to_metadata_dict(node) | {"node_id": node.node_id} for node in self.nodes]
 
     @property
+    def language(self) -> str:
+        """The language of stemmer and stop words, as it was given."""
+        return self._stored["language"] or "en"
+
+    @property
     def bm25(self) -> Any:
         """A `bm25s.BM25` over the nodes, as the original has it; with another engine one is made for each access."""
         corpus = self._corpus()
         if isinstance(corpus, Bm25sCorpus):
             return corpus.bm25
-        return self._bm25s_corpus(corpus.items, None, self._stored["language"] or "en").bm25
+        return self._bm25s_corpus(corpus.items, None, self.language).bm25
 
     @property
     def similarity_top_k(self) -> int:

@@ -26,14 +26,17 @@ from hybridmem.indexes.graph.explain import explain_paths
 from hybridmem.indexes.graph.index import GraphSettings, ids_in
 from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
+    TITLE_KEYS,
     GraphCorpus,
     GraphHit,
     GraphItem,
     GraphQuery,
+    aliases_in,
     search_corpus,
     search_memory,
     search_store,
     seed_scores,
+    title_in,
 )
 from hybridmem.retrievers.options import TimeOption
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
@@ -61,7 +64,14 @@ _RELATIONS = {
 """The label of each relationship, and whether it points from the other node to this one."""
 
 
-def graph_item(node: BaseNode, /, *, thread_key: str = "thread", links_keys: Sequence[str] = ("links",)) -> GraphItem:
+def graph_item(
+    node: BaseNode,
+    /,
+    *,
+    thread_key: str = "thread",
+    links_keys: Sequence[str] = ("links",),
+    title_key: str | Sequence[str] = TITLE_KEYS,
+) -> GraphItem:
     """A node with the fields that the graph reads. Nodes of one document share it like an entity."""
     memory, metadata = to_memory(node), node.metadata
     links = [one for name in links_keys for one in ids_in(metadata.get(name))]
@@ -70,7 +80,8 @@ def graph_item(node: BaseNode, /, *, thread_key: str = "thread", links_keys: Seq
         memory,
         thread=None if thread is None else str(thread),
         entities=memory.entities if source is None else (*memory.entities, f"source {source}"),
-        metadata={"links": links} if links else {},
+        title=title_in(metadata, title_key),
+        metadata={**({"links": links} if links else {}), **aliases_in(metadata)},
     )
     return GraphItem(memory, node, tuple(_edges(node)))
 
@@ -96,7 +107,8 @@ class GraphRetriever(SearchRetriever):
     ['Ana went away.', 'To the sea.']
 
     Edges: the relationships PREVIOUS, NEXT, PARENT, CHILD and SOURCE; ids listed in the metadata under `links_key`;
-    neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources.
+    neighbours of one thread (metadata `thread_key`); shared entities (metadata `entities`) and shared sources; and
+    titles (metadata `title_key`) that a text mentions or links to as [[title]].
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
     Each result has a `.receipt` with its path; nodes, their metadata and prompts are not changed.
     `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how
@@ -119,6 +131,7 @@ class GraphRetriever(SearchRetriever):
         namespace: str | None = None,
         thread_key: str = "thread",
         links_key: str | Sequence[str] = "links",
+        title_key: str | Sequence[str] = TITLE_KEYS,
         graph: GraphSettings | None = None,
         callback_manager: CallbackManager | None = None,
         objects: list[IndexNode] | None = None,
@@ -133,7 +146,7 @@ class GraphRetriever(SearchRetriever):
         self._seeds = seeds
         self._memory, self._store, self._graph = memory, store, graph
         names = (links_key,) if isinstance(links_key, str) else tuple(links_key)
-        self._item = partial(graph_item, thread_key=thread_key, links_keys=names)
+        self._item = partial(graph_item, thread_key=thread_key, links_keys=names, title_key=title_key)
         self._arm: Arm | None = None if seed is None else next(iter(arms_of([seed]).values()))
         self._nodes: GraphCorpus[BaseNode] | None = None
         if nodes is not None:

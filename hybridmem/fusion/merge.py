@@ -182,10 +182,16 @@ def _distribution(scores: Sequence[float], _: float) -> list[float]:
     return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
 
 
+_ROUNDING = 1e-6
+"""A share below this is 0: scores of the same memory differ by less between a database and this process."""
+
+
 def _convex(scores: Sequence[float], baseline: float) -> list[float]:
     """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
     span = max(scores) - baseline
-    return [max(0.0, (s - baseline) / span) for s in scores] if span > 0 else [0.0] * len(scores)
+    if span <= 0:
+        return [0.0] * len(scores)
+    return [x if x > _ROUNDING else 0.0 for x in ((s - baseline) / span for s in scores)]
 
 
 _NORMALISERS: dict[str, Callable[[Sequence[float], float], list[float]]] = {

@@ -16,14 +16,14 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import (
     ArmQuery,
     Progress,
-    SearchesPool,
     SearchView,
     Store,
     SupportsBoundedThreads,
-    SupportsCombinedSearch,
     SupportsLazyFilter,
     SupportsPastViews,
     View,
+    searches_both,
+    searches_pool,
 )
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -51,6 +51,8 @@ log = logging.getLogger("hybridmem")
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so only BM25 and graph search")
 AS_OF_VIEWS = 4
 """How many views of the past are cached; each holds the indexes of one time."""
+VIEWS = 500
+"""Namespaces whose indexes are kept in memory; those of the least recently searched are dropped."""
 
 
 class Engine:
@@ -114,6 +116,9 @@ class Engine:
             kept[key] = found
             while len(self._as_of_views) > AS_OF_VIEWS:
                 self._as_of_views.popitem(last=False)
+            unused = [self._views.pop(next(iter(self._views))) for _ in range(len(self._views) - VIEWS)]
+        for view_ in unused:  # not closed: another thread may still search it
+            view_.save()
         found.refresh()
         return found
 
@@ -197,17 +202,19 @@ class Engine:
         A view with combined search answers all of it in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
-        if everything and self.embedder is not None and isinstance(view, SupportsCombinedSearch):
+        if everything and self.embedder is not None and searches_both(view):
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))
             answer: tuple[_Hits, _Scores] | None = run_one(
                 Job("bm25 and vector", partial(view.search_both, query, k=depth))
             )
+            if answer is not None and searches_pool(view):
+                return query, answer[0], pool_of(view, query, answer[0])
             if answer is not None:
                 return query, *answer
         query, hits = self.arm_hits(view, query, recipe, depth)
-        if recipe.complete and isinstance(view, SearchesPool):
+        if recipe.complete and searches_pool(view):
             return query, hits, pool_of(view, query, hits)
         return query, hits, complete(view, query, hits) if recipe.complete else {}
 
@@ -397,6 +404,6 @@ class Engine:
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     """The text of a query that is embedded."""
-    if recipe.omit_speakers and isinstance(view, SearchesPool):
+    if recipe.omit_speakers and searches_pool(view):
         return bare_question(text, view.speakers())
     return text

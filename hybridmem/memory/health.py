@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -74,6 +75,20 @@ class Health:
         ]
         lines += [f"overlap of {a} and {b}: {value:.0%}" for (a, b), value in self.overlap.items()]
         return "\n".join([*lines, *(f"warning: {line}" for line in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in ("arm", "empty", "hits", f"in top {self.k}", "only it"))
+        rows = "".join(
+            f"<tr><td>{escape(arm.name)}</td><td>{arm.empty:.0%}</td><td>{arm.hits:.1f}</td><td>{arm.share:.0%}</td>"
+            f"<td>{arm.solo:.0%}</td></tr>"
+            for arm in self.arms
+        )
+        overlap = [f"overlap of {a} and {b}: {value:.0%}" for (a, b), value in self.overlap.items()]
+        notes = "".join(f"<li>{escape(line)}</li>" for line in [*overlap, *self.warnings])
+        return (
+            f"<table><caption>{self.queries} queries</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table><ul>{notes}</ul>"
+        )
 
 
 def measure(observations: Iterable[Observation], *, k: int, recipe: Fusion | None = None) -> Health:

@@ -26,6 +26,8 @@ class Question(NamedTuple):
     filter: Any = None
     vector: Any = None
     min_confidence: float | None = None
+    context: int = 0
+    """How many turns before and after each result are returned with it."""
 
 
 class Answer(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, apply_policy, run
@@ -15,18 +15,22 @@ from hybridmem.core.times import Time
 from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import unit
 from hybridmem.errors import NotFoundError
-from hybridmem.filters.parse import Filter
+from hybridmem.filters.parse import All, Filter, parse
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import load_recipe
 from hybridmem.fusion.stages import Pack
+from hybridmem.fusion.stages.top import count_tokens
 from hybridmem.memory.base import MemoryBase
 from hybridmem.memory.confidence import check_confidence
 from hybridmem.memory.health import Health
 from hybridmem.memory.question import Question, RecipeLike
 from hybridmem.memory.results import MemoryStats, Result
+from hybridmem.memory.surroundings import date_filter, with_context
 
-__all__ = ["MemoryReading"]
+__all__ = ["MemoryReading", "TimeMode"]
+
+TimeMode = Literal["graded", "strict"]
 
 _list = list  # `MemoryReading.list` hides the builtin inside the class
 BATCH_THREADS = 8
@@ -69,6 +73,8 @@ class MemoryReading(MemoryBase):
         tokens: int | None = None,
         touch: bool = False,
         min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
     ) -> _list[Result]:
         """Return the best memories for a query, best first.
 
@@ -83,6 +89,8 @@ class MemoryReading(MemoryBase):
             tokens: a token budget; results are returned until k or the budget is reached.
             touch: count this search as an access of the returned memories.
             min_confidence: return nothing if the confidence is lower; `calibrate` fits a value.
+            time: "graded": dates in the query are evidence; "strict": only memories of the days that it names.
+            context: return so many turns before and after each result in its thread, as `Result.context`.
 
         """
         question = self.question(
@@ -95,6 +103,8 @@ class MemoryReading(MemoryBase):
             superseded=superseded,
             tokens=tokens,
             min_confidence=min_confidence,
+            time=time,
+            context=context,
         )
         validation.flag("touch", touch)
         return self._results(question, touch=touch)
@@ -113,6 +123,8 @@ class MemoryReading(MemoryBase):
         tokens: int | None = None,
         touch: bool = False,
         min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
     ) -> _list[_list[Result]]:
         """Search for several queries and return their results in order; slow searches run concurrently.
 
@@ -129,6 +141,8 @@ class MemoryReading(MemoryBase):
                 superseded=superseded,
                 tokens=tokens,
                 min_confidence=min_confidence,
+                time=time,
+                context=context,
             )
             for query in validation.listed("queries", queries, "texts")
         ]
@@ -154,6 +168,7 @@ class MemoryReading(MemoryBase):
         superseded: bool = False,
         tokens: int | None = None,
         min_confidence: float | None = None,
+        time: TimeMode = "graded",
     ) -> Explanation:
         """Return a receipt for each result of a search, and `.why_not(id)` for any other memory.
 
@@ -169,6 +184,7 @@ class MemoryReading(MemoryBase):
             superseded=superseded,
             tokens=tokens,
             min_confidence=min_confidence,
+            time=time,
         )
         return self._engine.explain(self._engine.answer(question))
 
@@ -263,6 +279,8 @@ class MemoryReading(MemoryBase):
         superseded: bool = False,
         tokens: int | None = None,
         min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
     ) -> Question:
         """Validate a query and its options; `engine.answer(question)` runs it. Parameters as in `search`."""
         validation.text("query", query, "a text")
@@ -272,17 +290,34 @@ class MemoryReading(MemoryBase):
         view = self._view(as_of, superseded=superseded)
         if namespace is not None:
             view = view._replace(namespace=validation.namespace(namespace))
+        validation.one_of("time", time, ("graded", "strict"))
+        validation.integer("context", context, "a whole number from 0 up", low=0)
+        condition: Filter | None = filter
+        if time == "strict":
+            dates = date_filter(query, self._engine.clock() if view.as_of is None else view.as_of)
+            condition = filter if dates is None else All((parse(filter), parse(dates)))
         return Question(
             query,
             view,
             self._k if k is None else validation.k(k),
             self._engine.recipe_for(chosen),
-            filter,
+            condition,
             min_confidence=check_confidence(min_confidence),
+            context=context,
         )
 
     def _results(self, question: Question, *, touch: bool) -> _list[Result]:
         results = self._engine.results(question)
         if touch and results and question.view.as_of is None:
             self.store.touch([result.id for result in results], namespace=question.view.namespace)
+        if question.context and results:
+            pack = question.recipe.pack
+            return with_context(
+                results,
+                self.store,
+                question.view,
+                turns=question.context,
+                tokens=None if pack is None else pack.tokens,
+                count=count_tokens if pack is None else pack.counter,
+            )
         return results

@@ -6,10 +6,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.fusion.stages.top import count_tokens
+from hybridmem.memory.results import Result
 
-__all__ = ["NOTHING", "block", "line", "message_memory", "shortened"]
+__all__ = ["NOTHING", "block", "line", "message_memory", "shortened", "with_surroundings"]
 
 TAG = "memories"
 STEM = "memor"
@@ -47,6 +49,16 @@ def line(memory: Memory, /) -> str:
     shown = ", ".join(_label(part) for part in head if part)
     text = f"{memory.title}: {memory.text}" if memory.title else memory.text
     return f"[{shown}] {_contained(text)}"
+
+
+def with_surroundings(results: Iterable[Result], /) -> list[Memory]:
+    """The memories of results, each among the turns of its thread that the search returned with it, in reading order."""
+    found: list[Memory] = []
+    for result in results:
+        here = epoch(result.memory.created_at) or 0.0
+        before = sum((epoch(turn.created_at) or 0.0) <= here for turn in result.context)
+        found += [*result.context[:before], result.memory, *result.context[before:]]
+    return found
 
 
 def message_memory(text: str, /, *, role: str, thread: str | None, name: str | None = None) -> Memory:

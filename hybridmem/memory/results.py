@@ -25,10 +25,12 @@ class Result:
     score: float
     memory: Memory
     _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
+    context: tuple[Memory, ...] = field(default=(), repr=False)
+    """With `search(context=n)`: up to n turns before and after it in its thread, in reading order."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the explanation, which refers to the open memory."""
-        return Result, (self.id, self.score, self.memory)
+        return Result, (self.id, self.score, self.memory, None, self.context)
 
     def __copy__(self) -> Result:
         return self
@@ -61,6 +63,7 @@ class Result:
             "score": self.score,
             "memory": self.memory.to_dict(),
             "receipt": None if receipt is None else receipt.to_dict(),
+            "context": [memory.to_dict() for memory in self.context],
         }
 
 

@@ -27,7 +27,7 @@ REINFORCEMENT = 0.1
 BATCH = 1_000
 """Memories embedded and written in one transaction; what progress has reported is on disk."""
 INDEXED = 8_000
-"""While memories are added, this many are indexed at a time: fewer take longer, because segments are merged more often."""
+"""While memories are added, so many are indexed at a time: with fewer, segments are merged more often."""
 
 
 class MemoryWriting(MemoryReading):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -10,20 +11,25 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy
 from hybridmem.core.protocols import Change
-from hybridmem.core.types import Activation, Edge, Memory
+from hybridmem.core.types import Activation, Edge, Graph, Memory
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.graph.explain import arm_paths, path_line
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.graph.mentions import MentionGraph
+from hybridmem.indexes.graph.names import Names, name_weight
 
 __all__ = [
+    "TITLE_KEYS",
     "GraphCorpus",
     "GraphHit",
     "GraphItem",
     "GraphQuery",
+    "aliases_in",
     "search_corpus",
     "search_memory",
     "search_store",
     "seed_scores",
+    "title_in",
 ]
 
 Item = TypeVar("Item")
@@ -31,6 +37,10 @@ SEEDS_PER_RESULT = 4
 """Seeds for each result: the best 4·k hits of the seed arm."""
 MAX_FETCHED = 1000
 """The most items that one query fetches from a store, also where an item has very many links."""
+
+
+TITLE_KEYS = ("title", "name", "file_name")
+"""Metadata keys that frameworks and readers use for titles."""
 
 
 class GraphItem(NamedTuple):
@@ -87,6 +97,7 @@ class GraphCorpus(Generic[Item]):
     def __init__(self, settings: GraphSettings | None = None, /, *, lexical: bool = True) -> None:
         # the adapter reads links from the items, under whatever key, and stores them under "links"
         self._graph = GraphIndex(replace(settings or GraphSettings(), links_key="links"))
+        self._names = Names()
         self._bm25 = BM25Index() if lexical else None
         self._items: dict[str, Item] = {}
         self._edges: dict[str, tuple[Edge, ...]] = {}
@@ -145,10 +156,28 @@ class GraphCorpus(Generic[Item]):
         self, seeds: Mapping[str, float], extent: GraphQuery, /, *, allowed: Set[str] | None = None
     ) -> list[GraphHit]:
         """The most activated items, seeds among them, each with its path."""
-        snapshot = self._graph.snapshot(allowed=allowed)
+        snapshot: Graph = self._graph.snapshot(allowed=allowed)
+        if self._names and self._graph.settings.mentions:
+            snapshot = MentionGraph(snapshot, self._mentions, allowed)
         hits = snapshot.search(seeds, k=extent.k, hops=extent.hops, decay=extent.decay)
         paths = arm_paths(snapshot, seeds, hits.ids, hops=extent.hops, decay=extent.decay)
         return [GraphHit(self._items[key], paths[key], path_line(paths[key])) for key in hits.ids if key in self._items]
+
+    def _mentions(self, keys: Sequence[str]) -> list[tuple[str, str, float, str]]:
+        """The items that the texts of these mention by name: (id, mentioned id, weight, name)."""
+        settings, links = self._graph.settings, []
+        for key in keys:
+            item = self._added.get(key)
+            for mention in () if item is None else self._names.mentions(key, item.memory.text):
+                if mention.shared <= settings.max_fanout:
+                    weight = settings.mentions * name_weight(mention, self._information(mention.name))
+                    links.append((key, mention.id, weight, mention.name))
+        return links
+
+    def _information(self, name: str) -> float:
+        """The IDF of the rarest word of a name; without a BM25 index every name counts as rare."""
+        bm25 = self._bm25
+        return math.inf if bm25 is None else max(map(bm25.idf, bm25.analyzer(name)), default=0.0)
 
     def _removed_edges(self, key: str) -> list[Change]:
         return [Change(self._next(), "", edge=edge, gone=True) for edge in self._edges.pop(key, ())]
@@ -161,6 +190,7 @@ class GraphCorpus(Generic[Item]):
         if self._bm25 is not None:
             self._bm25.apply(changes)
         self._graph.apply(changes)
+        self._names.apply(changes)
 
 
 def _rebuilt(settings: GraphSettings | None, lexical: bool, items: Sequence[GraphItem]) -> GraphCorpus[Any]:
@@ -273,3 +303,21 @@ def _linked_ids(item: GraphItem) -> list[str]:
     own = item.memory.id
     ends = [end for edge in item.edges for end in (edge.a, edge.b)]
     return [key for key in (*item.memory.metadata.get("links", ()), *ends) if key != own]
+
+
+def title_in(metadata: Mapping[str, Any], keys: str | Sequence[str], /) -> str:
+    """The first text under these metadata keys, without the ending of a file name; empty when there is none.
+
+    >>> title_in({"file_name": "Ana Silva.md"}, ("title", "file_name"))
+    'Ana Silva'
+    """
+    for key in (keys,) if isinstance(keys, str) else keys:
+        value = metadata.get(key)
+        if isinstance(value, str) and value:
+            return re.sub(r"\.\w{1,5}$", "", value) if key == "file_name" else value
+    return ""
+
+
+def aliases_in(metadata: Mapping[str, Any], /) -> dict[str, Any]:
+    """The `aliases` of an item's metadata, as a memory keeps them."""
+    return {"aliases": metadata["aliases"]} if "aliases" in metadata else {}

@@ -60,6 +60,13 @@ _RANGES = {
     "top": _Range(1, 100, 1, "How many of the first results take part."),
 }
 _BM25_FLOOR = 20.0
+_FLAGS = {
+    "complete": "Each arm also scores what only other arms listed.",
+    "smooth": "The last hit of a list counts more than 0.",
+    "omit_speakers": "The question is embedded without speakers' names.",
+    "threads": "Activation also follows the turns of a thread.",
+    "fill": "Further chunks of a source fill the places that are left.",
+}
 
 
 def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any]]:
@@ -90,9 +97,9 @@ def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
-        controls.append(_flag("complete", recipe.complete, "Each arm also scores what only other arms listed."))
-        controls.append(_flag("smooth", recipe.smooth, "The last hit of a list counts more than 0."))
-    controls.append(_flag("omit_speakers", recipe.omit_speakers, "The question is embedded without speakers' names."))
+        controls.append(_flag("complete", "complete", recipe.complete))
+        controls.append(_flag("smooth", "smooth", recipe.smooth))
+    controls.append(_flag("omit_speakers", "omit_speakers", recipe.omit_speakers))
     if recipe.depth is not None:
         controls.append(_slider("depth", "depth", recipe.depth, "depth"))
     return controls
@@ -106,7 +113,7 @@ def _stage_controls(slot: Slot, stage: Any, arms: Sequence[str]) -> list[dict[st
             if item.name == "floor" or value is not None:
                 controls += _per_arm(path, item.name, value, arms)
         elif isinstance(value, bool):
-            controls.append(_flag(path, value, "", label=item.name))
+            controls.append(_flag(path, item.name, value))
         elif isinstance(value, int | float):
             controls.append(_slider(path, item.name, value, item.name))
         elif isinstance(value, Mapping):
@@ -145,9 +152,9 @@ def _choice(path: str, label: str, value: str, options: Sequence[str]) -> dict[s
     return {"path": path, "kind": "choice", "label": label, "value": value, "options": list(options), "help": ""}
 
 
-def _flag(path: str, value: bool, text: str, *, label: str = "") -> dict[str, Any]:
-    name = (label or path).replace("_", " ")
-    return {"path": path, "kind": "flag", "label": name, "value": value, "help": text}
+def _flag(path: str, name: str, value: bool) -> dict[str, Any]:
+    label = name.replace("_", " ")
+    return {"path": path, "kind": "flag", "label": label, "value": value, "help": _FLAGS.get(name, "")}
 
 
 # --- from the page's values to a recipe

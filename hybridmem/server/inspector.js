@@ -279,6 +279,10 @@ function listen() {
   const columns = $("columns");
   columns.addEventListener("mouseover", event => { over(event); const piece = event.target.closest(".bar i"); tip(piece, event.clientX, event.clientY); });
   columns.addEventListener("mouseleave", () => { clearWires(); tip(null); });
+  for (const area of [columns, $("groups")]) {
+    area.addEventListener("mouseover", event => { const named = event.target.closest("[data-name]"); emphasise(named ? named.dataset.name : null); });
+    area.addEventListener("mouseleave", () => emphasise(null));
+  }
   columns.addEventListener("focusin", over);
   columns.addEventListener("scroll", clearWires, true);
   columns.addEventListener("click", event => { const row = event.target.closest(".row"); if (row) explain(row.dataset.key); });

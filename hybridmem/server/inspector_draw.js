@@ -114,7 +114,7 @@ function fusedColumn() {
   const box = make("section", {class: "column fused", "data-overlay": true, "aria-label": "Fused results"});
   const parts = current.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
   const names = [...new Set([...current.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
-  const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
+  const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {"data-name": name}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
   box.append(make("header", {}, make("h2", {text: "fused"}), legend));
   const most = Math.max(1e-9, ...current.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
   const rows = current.results.map(one => make("li", {}, fusedRow(one, most)));
@@ -253,14 +253,17 @@ function groupBox(group) {
 }
 
 function controlBox(one) {
-  const id = "control-" + one.path, box = make("div", {class: "control", "data-control": one.path});
+  const id = "control-" + one.path, box = make("div", {class: "control", "data-control": one.path, "data-name": one.label});
   const name = make("span", {class: "name"}), label = make("label", {for: id}, name);
   if (start.arms.some(arm => one.path.endsWith("/" + arm))) {
     const arm = start.arms.find(name => one.path.endsWith("/" + name));
     paint(box, arm);
     name.append(swatch(arm));
   }
-  else if (one.path.startsWith("evidence/")) name.append(swatch(one.label));
+  if (one.path.startsWith("evidence/")) {
+    paint(box, one.label);
+    name.append(swatch(one.label));
+  }
   name.append(one.label);
   let input;
   if (one.kind === "choice") {
@@ -368,6 +371,12 @@ function loop(seed, end) {
   path.setAttribute("class", "link");
   path.setAttribute("d", `M${seed.right} ${seed.y}C${seed.right + 16} ${seed.y},${end.right + 16} ${end.y},${end.right} ${end.y}`);
   $("wires").append(path);
+}
+
+/* Points out one part in every bar; null shows all parts again. */
+function emphasise(name) {
+  const known = name !== null && document.querySelector(`.fused .bar i[data-part="${CSS.escape(name)}"]`);
+  for (const piece of document.querySelectorAll(".fused .bar i")) piece.classList.toggle("dim", Boolean(known) && piece.dataset.part !== name);
 }
 
 function clearWires() {

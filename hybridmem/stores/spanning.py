@@ -108,6 +108,12 @@ class SpanningStore:
             for entry in self._store.entries(view=one)
         ]
 
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in reading order; `name` has its namespace before it, as threads here do."""
+        namespace, own = split_id(name)
+        found = self._store.thread(own, view=view._replace(namespace=namespace))
+        return [join_id(namespace, id_) for id_ in found]
+
     def edges(self, *, view: View) -> _list[Edge]:
         """The links of every namespace."""
         return [_edge(edge, one.namespace) for one in self._views(view) for edge in self._store.edges(view=one)]

@@ -51,9 +51,21 @@ class Model:
                 found = states
         return found
 
+    def allowed(self, n: str, id_: str, supersedes: str | None) -> str | None:
+        """What a memory may supersede: a known one, and not one that supersedes it directly or over others."""
+        if supersedes is None or (n, supersedes) not in self.known:
+            return None
+        chain, last = {id_}, supersedes
+        while last not in chain:
+            chain.add(last)
+            memory = self.memories[n].get(last)
+            if memory is None or memory.supersedes is None:
+                return supersedes
+            last = memory.supersedes
+        return None if last == id_ else supersedes
+
     def put(self, now: float, n: str, id_: str, text: str, vector, supersedes: str | None) -> None:
-        if supersedes == id_ or (supersedes is not None and (n, supersedes) not in self.known):
-            supersedes = None
+        supersedes = self.allowed(n, id_, supersedes)
         old, at = self.memories[n].get(id_), from_epoch(now)
         if old is None:
             memory = Memory(text, id_, namespace=n, created_at=at, updated_at=at, supersedes=supersedes)
@@ -107,8 +119,7 @@ def run(store, model: Model, op: tuple[Any, ...]) -> None:
     here = model.memories[n]
     if name == "put":
         id_, text, vector, old = args
-        if old == id_ or (old is not None and (n, old) not in model.known):
-            old = None
+        old = model.allowed(n, id_, old)
         store.put([Memory(text, id=id_, supersedes=old)], namespace=n, vectors=[vector])
     elif name == "link":
         if args[0] in here and args[1] in here:

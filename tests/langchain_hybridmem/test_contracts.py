@@ -307,7 +307,11 @@ def test_the_fields_of_the_original():
     assert int(np.argmax(scores)) == 3
     assert ours.vectorizer.get_batch_scores(terms, [3, 0]) == [scores[3], scores[0]]
     assert ours.vectorizer.get_top_n(terms, ours.docs, n=1) == [ours.docs[3]]
-    assert ours.vectorizer.corpus_size == 4
+    assert ours.vectorizer.corpus_size == old.vectorizer.corpus_size == 4
+    assert ours.vectorizer.doc_len == old.vectorizer.doc_len == [4, 3, 3, 3]
+    assert ours.vectorizer.avgdl == old.vectorizer.avgdl == 13 / 4
+    assert BM25Retriever.from_texts(TEXTS, bm25_params={"epsilon": 10}).vectorizer.epsilon == 10
+    assert TEXTS[0] not in repr(ours)
     exact = BM25Retriever.from_texts(TEXTS, engine="rank-bm25")
     assert isinstance(exact.vectorizer, BM25Okapi)
     assert list(exact.vectorizer.get_scores(["Ana"])) == list(old.vectorizer.get_scores(["Ana"]))

@@ -260,3 +260,14 @@ def test_filters_and_conversations_without_a_user(memory):
     assert "white" not in blocks(model.seen[-1])[0]
     built.invoke({"messages": [("ai", "hello")]}, context={"user_id": "ana"})
     assert blocks(model.seen[-1]) == []
+
+
+def test_the_turns_around_a_recalled_message_come_with_it(memory):
+    ana = memory.namespace("ana")
+    turns = ["Shall we go out?", "Yes, to the old harbour", "The squid there was superb", "I paid with a card", "Bye"]
+    for n, text in enumerate(turns):
+        ana.add(text, thread="t", created_at=1_700_000_000 + n)
+    built, model = agent(memory, context=1, k=1, save=None)
+    ask(built, "Where did we eat that superb squid?")
+    (text,) = blocks(model.seen[-1])
+    assert [line.partition("] ")[2] for line in text.split("\n") if line.startswith("[")] == turns[1:4]

@@ -21,8 +21,8 @@ from qdrant_client import QdrantClient, models
 from hybridmem.filters.predicate import compile_predicate
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever, VectorRetriever
 from tests.support import postgres_server
+from tests.support.filters import SIZE, metadata, random_filter
 
-SIZE = 120
 EMBEDDED = {"Chroma", "FAISS", "InMemory", "Qdrant", "PGVector"}
 
 
@@ -41,12 +41,7 @@ def documents():
     rng = random.Random(5)
     made = []
     for n in range(SIZE):
-        metadata = {"n": n, "lang": rng.choice(["en", "de", "pt"]), "score_of": rng.random()}
-        if n % 3:
-            metadata["topic"] = rng.choice(["tea", "sea"])
-        if n >= 80:
-            metadata["rare"] = "yes"
-        made.append(Document(str(n), metadata=metadata, id=f"00000000-0000-0000-0000-{n:012}"))
+        made.append(Document(str(n), metadata=metadata(n, rng), id=f"00000000-0000-0000-0000-{n:012}"))
     return made
 
 
@@ -81,27 +76,6 @@ def store(request):
         made.client.close()
     if kind == "PGVector":
         made._engine.dispose()
-
-
-def random_filter(rng, depth=0):
-    kind = rng.randrange(9 if depth < 2 else 7)
-    if kind == 0:
-        return {"lang": rng.choice(["en", "de", "pt", "xx"])}
-    if kind == 1:
-        return {"lang": {rng.choice(["$ne", "$eq"]): rng.choice(["en", "de"])}}
-    if kind == 2:
-        return {"n": {rng.choice(["$gt", "$gte", "$lt", "$lte"]): rng.randrange(SIZE)}}
-    if kind == 3:
-        return {"topic": {"$exists": rng.random() < 0.5}}
-    if kind == 4:
-        return {"lang": {rng.choice(["$in", "$nin"]): rng.sample(["en", "de", "pt"], rng.randrange(1, 3))}}
-    if kind == 5:
-        return {"rare": "yes", "lang": rng.choice(["en", "de"])}
-    if kind == 6:
-        return {"score_of": {"$gte": rng.random(), "$lt": rng.random()}}
-    if kind == 7:
-        return {rng.choice(["$and", "$or"]): [random_filter(rng, depth + 1) for _ in range(2)]}
-    return {"$not": random_filter(rng, depth + 1)}
 
 
 def expected(filter, k):

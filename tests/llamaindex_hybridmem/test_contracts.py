@@ -18,9 +18,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.prompts import PromptTemplate, RichPromptTemplate
 from llama_index.core.retrievers import QueryFusionRetriever as OriginalFusion
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import Document, IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever as OriginalBM25
 
@@ -435,6 +436,55 @@ def test_language_codes_of_the_original(language):
 def test_a_tokenizer_is_ignored_as_in_the_original(caplog):
     assert ids(BM25Retriever(nodes(), tokenizer=str.split).retrieve("TEA"))
     assert "tokenizer is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("engine", [None, "bm25s"])
+def test_the_cases_that_the_original_is_tested_with(engine, tmp_path):
+    """Positive scores for the hits, no more results than nodes, filters, and settings that survive a folder."""
+    parts = SentenceSplitter(chunk_size=1024).get_nodes_from_documents(
+        [Document(text=text, metadata={"author": author}) for text, author in zip(TEXTS, "ABABC", strict=True)]
+    )
+    hits = BM25Retriever.from_defaults(nodes=parts, similarity_top_k=2, engine=engine).retrieve("coffee tea")
+    assert len(hits) == 2
+    assert all(one.score > 0 for one in hits)
+    assert len(BM25Retriever.from_defaults(nodes=parts, similarity_top_k=50, engine=engine).retrieve("author")) == 5
+    only = MetadataFilters(filters=[MetadataFilter(key="author", value="A")])
+    found = BM25Retriever.from_defaults(nodes=parts, similarity_top_k=5, filters=only, engine=engine).retrieve("author")
+    assert [one.node.metadata["author"] for one in found] == ["A", "A"]
+    made = BM25Retriever.from_defaults(
+        nodes=parts, token_pattern=r"\w+", skip_stemming=True, language="en", engine=engine
+    )
+    made.persist(str(tmp_path))
+    again = BM25Retriever.from_persist_dir(str(tmp_path))
+    assert (again.token_pattern, again.skip_stemming, again.language) == (r"\w+", True, "en")
+    assert again.retrieve("trams")[0].score == made.retrieve("trams")[0].score > 0
+
+
+async def test_queries_are_made_by_the_async_side_of_the_llm_in_async_code():
+    class Later(MockLLM):
+        def complete(self, prompt, formatted=False, **kwargs):
+            raise AssertionError("the sync side was asked")
+
+        async def acomplete(self, prompt, formatted=False, **kwargs):
+            answer = MockLLM().complete(prompt)
+            answer.text = "one\ntwo"
+            return answer
+
+    asked = []
+    arm = Fixed(scored("A"), lambda bundle: asked.append(bundle.query_str))
+    await QueryFusionRetriever([arm], llm=Later(), num_queries=3).aretrieve("q")
+    assert sorted(asked) == ["one", "q", "two"]
+
+
+def test_a_heavier_retriever_ranks_first_in_the_step_that_subclasses_call():
+    made = QueryFusionRetriever(
+        [Fixed(scored("A")), Fixed(scored("B"))], mode="reciprocal_rerank", retriever_weights=[0.1, 0.9], num_queries=1
+    )
+    fused = made._reciprocal_rerank_fusion({("q", 0): scored("A"), ("q", 1): scored("B")})
+    assert [(one.node_id, one.score) for one in fused] == [
+        ("B", pytest.approx(2 * 0.9 / 60)),
+        ("A", pytest.approx(2 * 0.1 / 60)),
+    ]
 
 
 def test_a_folder_restores_its_settings(tmp_path):

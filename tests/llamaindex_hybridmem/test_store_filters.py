@@ -22,9 +22,9 @@ from qdrant_client import AsyncQdrantClient, QdrantClient
 from hybridmem.filters.predicate import compile_predicate
 from llamaindex_hybridmem import FusionRetriever, VectorRetriever
 from tests.support import postgres_server
+from tests.support.filters import SIZE, metadata, random_filter
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant:UserWarning")
-SIZE = 120
 KINDS = ("Chroma", "FAISS", "PGVector", "Qdrant", "Simple")
 
 
@@ -46,12 +46,7 @@ def nodes():
     rng = random.Random(5)
     made = []
     for n in range(SIZE):
-        metadata = {"n": n, "lang": rng.choice(["en", "de", "pt"]), "part": round(rng.random(), 3)}
-        if n % 3:
-            metadata["topic"] = rng.choice(["tea", "sea"])
-        if n >= 80:
-            metadata["rare"] = "yes"
-        made.append(TextNode(text=str(n), metadata=metadata, id_=f"00000000-0000-0000-0000-{n:012}"))
+        made.append(TextNode(text=str(n), metadata=metadata(n, rng), id_=f"00000000-0000-0000-0000-{n:012}"))
     return made
 
 
@@ -89,27 +84,6 @@ def index(request):
     store = open_store(request.param, request)
     context = StorageContext.from_defaults(vector_store=store)
     return VectorStoreIndex(NODES, storage_context=context, embed_model=Circle())
-
-
-def random_filter(rng, depth=0):
-    kind = rng.randrange(9 if depth < 2 else 7)
-    if kind == 0:
-        return {"lang": rng.choice(["en", "de", "pt", "xx"])}
-    if kind == 1:
-        return {"lang": {rng.choice(["$ne", "$eq"]): rng.choice(["en", "de"])}}
-    if kind == 2:
-        return {"n": {rng.choice(["$gt", "$gte", "$lt", "$lte"]): rng.randrange(SIZE)}}
-    if kind == 3:
-        return {"topic": {"$exists": rng.random() < 0.5}}
-    if kind == 4:
-        return {"lang": {rng.choice(["$in", "$nin"]): rng.sample(["en", "de", "pt"], rng.randrange(1, 3))}}
-    if kind == 5:
-        return {"rare": "yes", "lang": rng.choice(["en", "de"])}
-    if kind == 6:
-        return {"part": {"$gte": rng.random()}}
-    if kind == 7:
-        return {rng.choice(["$and", "$or"]): [random_filter(rng, depth + 1) for _ in range(2)]}
-    return {"$not": random_filter(rng, depth + 1)}
 
 
 def expected(filter, k):

@@ -69,3 +69,12 @@ def test_reach():
     assert len(reach_warnings(Fusion(weights={"a": 0.9, "b": 0.1}), ["a", "b"], k=8)) == 1
     assert reach_warnings(Fusion(weights={"a": 0.9, "b": 0.1}), ["a", "b"], k=1000) == []
     assert first_place({"only": 1.0}) == {"only": 1}
+
+
+def test_a_table_for_notebooks():
+    page = measure(SEEN, k=2, recipe=Fusion(weights={"bm25": 0.5, "vector": 0.2}))._repr_html_()
+    assert "<th>in top 2</th>" in page
+    assert page.count("<tr>") == 1 + len({arm for one in SEEN for arm in one.arms})
+    assert "overlap of bm25 and vector: 17%" in page
+    hostile = measure([Observation({"<b>": ["x"]}, ["x"])], k=1)._repr_html_()
+    assert "<b>" not in hostile

@@ -173,7 +173,11 @@ def test_pointing_at_a_hit_marks_it_everywhere_and_draws_its_path(driver, inspec
     piece = page.one("#fused .row .bar i")
     ActionChains(driver).move_to_element(piece).perform()
     assert piece.get_attribute("data-part") in page.until(lambda: page.one("#tip").text)
+    ActionChains(driver).move_to_element(page.one(".legend [data-name=bm25]")).perform()
+    page.until(lambda: page.all("#fused .bar i.dim"))
+    assert not page.all("#fused .bar i.dim[data-part=bm25]")
     ActionChains(driver).move_to_element(page.one("h1")).perform()
+    page.until(lambda: not page.all("#fused .bar i.dim"))
     page.until(lambda: not page.all("#wires path") and not page.one("#tip").is_displayed())
 
 

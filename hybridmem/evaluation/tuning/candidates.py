@@ -181,7 +181,7 @@ def _fill_fields(
 ) -> None:
     size, column = len(items), record.reader.column
     boost = recipe.boost if isinstance(recipe.boost, HalfLife) else HalfLife()
-    when = np.array(list(map(epoch, column(items, boost.field))), dtype=np.float64)  # None: NaN
+    when = np.array(list(map(epoch, boost.dates(record.reader, items))), dtype=np.float64)  # None: NaN
     age = np.maximum(record.now - when, 0.0)
     columns.fresh[row, :size] = np.nan_to_num(0.5 ** (age / (boost.days * DAY)), nan=0.0)
     if recipe.dedup is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.core.times import epoch
-from hybridmem.core.types import Ranking
+from hybridmem.core.types import Ranking, Reader
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.stages.base import Context, reorder, take
 
@@ -64,7 +64,7 @@ class HalfLife:
         return 1.0 + self.strength * math.pow(0.5, halvings)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
-        values = context.reader.column(ranking.items, self.field)
+        values = self.dates(context.reader, ranking.items)
         scores = self.boosted(ranking.scores, values, context.now)
         if context.trace is not None:
             self._trace(ranking, context, context.trace)
@@ -74,6 +74,13 @@ class HalfLife:
         if context.trace is not None:
             self._trace_bound(dict(zip(ranking.keys, scores, strict=True)), limited, context.trace)
         return limited
+
+    def dates(self, reader: Reader, items: Sequence[Any], /) -> list[Any]:
+        """The date of each item: when it happened (`event_at`), else its field."""
+        values, events = reader.column(items, self.field), reader.column(items, "event_at")
+        if events.count(None) == len(events):
+            return values
+        return [value if event is None else event for value, event in zip(values, events, strict=True)]
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
@@ -98,7 +105,7 @@ class HalfLife:
         ]  # fmt: skip
 
     def _trace(self, ranking: Ranking, context: Context, trace: Trace) -> None:
-        values = context.reader.column(ranking.items, self.field)
+        values = self.dates(context.reader, ranking.items)
         for key, value in zip(ranking.keys, values, strict=True):
             when = epoch(value)
             if when is None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -281,7 +282,8 @@ class BM25Index:
         """
         with self._swap:
             row_of, state = self._rows_by_id(), self._state
-            rows = np.array([[-1 if id_ is None else row_of.get(id_, -1) for id_ in ids] for ids in windows], np.intp)
+            flat: Iterable[Any] = chain.from_iterable(windows)
+            rows = np.array(list(map(row_of.get, flat, repeat(-1))), np.intp).reshape(len(windows), -1)
         shares = np.full(len(windows), wing)
         shares[0] = 1.0
         lengths = shares @ np.where(rows >= 0, state.lengths[rows], 0.0)
@@ -349,7 +351,7 @@ class BM25Index:
     def _rows_of(self, ids: Sequence[str]) -> tuple[State, list[int]]:
         with self._swap:
             row_of = self._rows_by_id()
-            return self._state, [row_of.get(name, -1) for name in ids]
+            return self._state, list(map(row_of.get, ids, repeat(-1)))
 
     def _select(self, allowed: Set[str]) -> tuple[State, Selection]:
         known = self._selections.get(check_allowed(allowed))

@@ -42,8 +42,8 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 2\n"
-_CACHED = 2048
+_MAGIC = b"hybridmem vector codes 3\n"
+_CACHED = 1024
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
 """Reads the stored vectors of ids; None where there is none."""
@@ -70,8 +70,10 @@ class CompactVectors:
         self._row_of: dict[str, int] | None = {}
         self._current = _Codes(empty_layer(dim), [], np.zeros(0))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
-        self._cache: dict[str, Vector] = {}
-        self._generation = uuid.uuid4().hex
+        self._cache: tuple[dict[str, Vector], dict[str, Vector]] = ({}, {})
+        """Vectors read lately, in two generations: those that are used again stay."""
+        self._tokens: list[str] = []
+        """Of each saved piece the token it was written with: another process may have written other pieces since."""
         self._dirty: set[int] = set()
 
     @classmethod
@@ -117,8 +119,9 @@ class CompactVectors:
         old = {key: self._rows[key] for key in batch if key in self._rows}
         dead = [row for key, row in old.items() if key in new or batch[key].gone]
         times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
-        for key in batch:
-            self._cache.pop(key, None)
+        for generation in self._cache:
+            for key in batch:
+                generation.pop(key, None)
         if times:
             updated = self._current.updated.copy()  # readers keep the old times
             updated[list(times)] = list(times.values())
@@ -148,7 +151,7 @@ class CompactVectors:
         self._last_allowed = None
 
     def _compact(self) -> None:
-        """Remove the deleted rows; all pieces are saved again under a new generation."""
+        """Remove the deleted rows; all pieces must be saved again."""
         codes = self._current
         alive = np.setdiff1d(np.arange(codes.n), codes.dead, assume_unique=True)
         layer = codes.layer
@@ -157,8 +160,8 @@ class CompactVectors:
         ids = [codes.ids[row] for row in alive.tolist()]
         self._current = _Codes(small, ids, codes.updated[alive], len(ids))
         self._row_of = dict(zip(ids, range(len(ids)), strict=True))
-        self._generation = uuid.uuid4().hex
-        self._dirty = set(range(-(-len(ids) // PIECE)))
+        self._tokens = []
+        self.save_all()
 
     # --- reading
 
@@ -204,18 +207,18 @@ class CompactVectors:
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The vector of each id, None where it has none; read from the store unless it was read recently."""
-        cache = self._cache
-        missing = [key for key in ids if key not in cache]
+        (new, old), watermark = self._cache, self.watermark
+        found = {key: row for key in ids if (row := new.get(key, old.get(key))) is not None}
+        missing = [key for key in dict.fromkeys(ids) if key not in found]
         if missing:
-            read = [
-                (key, vector) for key, vector in zip(missing, self._fetch(missing), strict=True) if vector is not None
-            ]
+            pairs = zip(missing, self._fetch(missing), strict=True)
+            read = [(key, vector) for key, vector in pairs if vector is not None]
             rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
-            fresh = dict(zip((key for key, _ in read), rows, strict=True))
-            found = [cache.get(key, fresh.get(key)) for key in ids]
-            self._cache = fresh if len(cache) + len(fresh) > _CACHED else cache | fresh
-            return found
-        return [cache.get(key) for key in ids]
+            found.update(zip((key for key, _ in read), rows, strict=True))
+        with self._lock:
+            if watermark == self.watermark:  # else what was read may have been replaced since
+                self._cache = (dict(found), new) if len(new) > _CACHED else ({**new, **found}, old)
+        return [found.get(key) for key in ids]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
         with self._lock:
@@ -249,7 +252,9 @@ class CompactVectors:
                 columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
                 columns["updated"] = codes.updated[start:end]
                 columns |= arrays.pack_texts("ids", codes.ids[start:end])
-                yield piece, arrays.to_bytes(_MAGIC, {"generation": self._generation}, columns)
+                token = uuid.uuid4().hex
+                self._tokens[piece : piece + 1] = [token]
+                yield piece, arrays.to_bytes(_MAGIC, {"token": token}, columns)
             self._dirty.clear()
 
     def to_bytes(self) -> bytes:
@@ -261,7 +266,7 @@ class CompactVectors:
                 "rows": codes.n,
                 "longest": codes.layer.longest,
                 "watermark": self.watermark,
-                "generation": self._generation,
+                "pieces": self._tokens,
             }
             return arrays.to_bytes(_MAGIC, head, {"dead": codes.dead})
 
@@ -273,18 +278,19 @@ class CompactVectors:
         made = cls(dim, fetch)
         layer = empty_layer(dim).grow(0, n)._replace(longest=head["longest"])
         updated, ids = room_for(np.zeros(0), 0, n), []
-        for piece in range(-(-n // PIECE)):
+        for piece, token in enumerate(head["pieces"]):
             start, end = piece * PIECE, min((piece + 1) * PIECE, n)
             blob = read_piece(piece)
             note, part = ({}, {}) if blob is None else arrays.from_bytes(_MAGIC, blob, what="vector snapshot")
-            if note.get("generation") != head["generation"] or len(part["error"]) < end - start or layer.scale is None:
+            if note.get("token") != token or len(part["error"]) != end - start or layer.scale is None:
                 raise CorruptStoreError(f"vector snapshot lacks piece {piece}: rebuild it")
-            layer.table[start:end] = part["table"].reshape(-1, dim)[: end - start]
-            layer.scale[start:end], layer.error[start:end] = part["scale"][: end - start], part["error"][: end - start]
-            updated[start:end] = part["updated"][: end - start]
-            ids += arrays.unpack_texts("ids", part)[: end - start]
+            layer.table[start:end] = part["table"].reshape(-1, dim)
+            layer.scale[start:end], layer.error[start:end], updated[start:end] = (
+                part[name] for name in ("scale", "error", "updated")
+            )
+            ids += arrays.unpack_texts("ids", part)
         dead = columns["dead"].copy()
         made._current = _Codes(layer, ids, updated, n, dead)
         made._row_of = None
-        made.watermark, made._generation = head["watermark"], head["generation"]
+        made.watermark, made._tokens = head["watermark"], head["pieces"]
         return made

@@ -217,12 +217,15 @@ class VectorIndex:
     def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosine of each id, None where it has no vector."""
         with self._lock:
-            snapshot, rows = self._current[0], [self._rows.get(key, -1) for key in ids]
-        found = np.array([row for row in rows if row >= 0], dtype=np.intp)
-        if not len(found):
+            snapshot, rows = self._current[0], list(map(self._rows.get, ids))
+        known = [row for row in rows if row is not None]
+        if not known:
             return [None] * len(rows)
-        values = iter(cosines(snapshot.matrix[found], as_question(vector, self._dim)).tolist())
-        return [next(values) if row >= 0 else None for row in rows]
+        values: list[float | None] = cosines(snapshot.matrix[known], as_question(vector, self._dim)).tolist()
+        if len(known) == len(rows):
+            return values
+        found = iter(values)
+        return [None if row is None else next(found) for row in rows]
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The stored vector of each id (a copy), None where it has none."""

@@ -230,6 +230,10 @@ class MarkdownStore:
         """Every version of a memory that the index has seen."""
         return self.index.history(id, namespace=namespace, vitals=vitals)
 
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in view, in reading order."""
+        return self.index.thread(name, view=view)
+
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         return self.index.edges(view=view)

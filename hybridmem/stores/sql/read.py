@@ -189,6 +189,17 @@ def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bo
     return [row[0] for row in conn.execute(sql, (namespace, now))]
 
 
+def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
+    """The ids of a thread in view, in reading order: by creation time, then by age."""
+    s = scope(conn, view)
+    tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
+    rows = conn.execute(
+        f"SELECT m.id FROM {tables} WHERE {s.where} AND {e}.thread = ? ORDER BY {e}.created_at, {s.h}.born",
+        (view.namespace, name),
+    )
+    return [row[0] for row in rows]
+
+
 def every_id(conn: sqlite3.Connection, namespace: str, /) -> list[str]:
     """The ids of all memories that are not erased, deleted ones included."""
     sql = "SELECT id FROM memories WHERE namespace = ? AND body IS NOT NULL ORDER BY id"

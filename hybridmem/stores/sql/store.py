@@ -261,6 +261,12 @@ class SQLStore(ABC):
         check_namespace(namespace)
         return self._read(lambda conn: read.history(conn, namespace, *checked_ids([id]), vitals=vitals))
 
+    def thread(self, name: str, /, *, view: View) -> _list[str]:
+        """The ids of a thread in view, in reading order."""
+        check_view(view)
+        (checked,) = checked_ids([name])
+        return self._read(lambda conn: read.thread(conn, checked, view))
+
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
         check_view(view)

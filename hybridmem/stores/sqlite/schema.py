@@ -33,6 +33,7 @@ CREATE TABLE memories (
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX memories_by_digest ON memories (namespace, digest);
+CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born) WHERE thread IS NOT NULL;
 
 CREATE TABLE versions (
   seq INTEGER PRIMARY KEY, mem INTEGER NOT NULL, at REAL NOT NULL, op INTEGER NOT NULL, live INTEGER NOT NULL,
@@ -92,6 +93,9 @@ def _add_speakers(conn: sqlite3.Connection) -> None:
     )
     conn.execute("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
     conn.execute("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
+    conn.execute(
+        "CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born) WHERE thread IS NOT NULL"
+    )
     conn.execute("CREATE INDEX IF NOT EXISTS versions_erased ON versions (seq) WHERE op = 5")
     conn.execute("DELETE FROM snapshots")
 

@@ -111,6 +111,21 @@ def test_a_missing_or_damaged_piece_is_noticed(hurt):
         CompactVectors.from_bytes(head, pieces.get, lambda _: [])
 
 
+def test_pieces_of_two_writers_are_not_mixed():
+    _, codes, stored = both(history(300))
+    pieces = {}
+    head = saved(codes, pieces)
+    fetch = lambda ids: [stored.get(key) for key in ids]
+    one, two = (CompactVectors.from_bytes(head, pieces.get, fetch) for _ in range(2))
+    rows = drawn(4, seed=9)
+    one.apply([Change(301, "x", Memory("x", id="x"), rows[0]), Change(302, "y", Memory("y", id="y"), rows[1])])
+    two.apply([Change(301, "x", Memory("x", id="x"), rows[0])])
+    first, _ = saved(one, pieces), saved(two, pieces)
+    with pytest.raises(CorruptStoreError, match="lacks piece"):
+        CompactVectors.from_bytes(first, pieces.get, fetch)
+    assert len(CompactVectors.from_bytes(two.to_bytes(), pieces.get, fetch)) == len(two)
+
+
 def test_many_deletions_make_room(monkeypatch):
     _, codes, _ = both(history(300))
     pieces = {}

@@ -155,7 +155,7 @@ def test_from_1_to_2_speakers_and_cues_are_derived(path):
         store.save_snapshot("bm25", 3, b"old")
     added = ("speaker", "event_at", "expires_at", "spoken_by", "cues")
     raw(path, *(f"ALTER TABLE bodies DROP COLUMN {name}" for name in added))
-    raw(path, "DROP INDEX memories_by_expiry", "DROP INDEX memories_by_digest")
+    raw(path, *(f"DROP INDEX memories_by_{name}" for name in ("expiry", "digest", "thread")))
     gone = ("speaker", "event_at", "expires_at", "cues", "digest")
     raw(path, *(f"ALTER TABLE memories DROP COLUMN {name}" for name in gone))
     raw(path, "PRAGMA user_version = 1")

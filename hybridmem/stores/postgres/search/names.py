@@ -28,7 +28,7 @@ def mentions_of(
     namespace: str, run: Run, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
 ) -> list[tuple[str, str, float, str]]:
     """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
-    texts = dict(run(SQL(_TEXTS, (namespace, list(ids)))))
+    texts: dict[str, str] = dict(run(SQL(_TEXTS, (namespace, list(ids)))))
     words = sorted({word for text in texts.values() for word in words_of(text)})
     names = _names(namespace, run, words)
     found = [(id_, mention) for id_ in ids if id_ in texts for mention in names.mentions(id_, texts[id_])]
@@ -70,7 +70,7 @@ def _information(namespace: str, run: Run, mentions: Sequence[Mention], analyzer
     size = run(SQL("SELECT memories FROM spaces WHERE namespace = ?", (namespace,)))
     count = int(size[0][0]) if size else 0
     rows = run(SQL("SELECT term, n FROM terms WHERE namespace = ? AND term = ANY(?::text[])", (namespace, wanted)))
-    frequency = dict(rows)
+    frequency: dict[str, int] = dict(rows)
     return {
         name: max((idf(count, int(frequency.get(term, 0))) for term in some), default=0.0)
         for name, some in terms.items()

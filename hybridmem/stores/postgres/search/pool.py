@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hybridmem.stores.postgres.search.bm25 import Bm25, TermWeights
 from hybridmem.stores.postgres.search.engines import Run
 from hybridmem.stores.postgres.search.graph import along
 
-__all__ = ["PoolEntries", "PoolLexical", "PoolVectors", "speakers_of"]
+__all__ = ["PoolEntries", "PoolLexical", "PoolVectors", "sample_of", "speakers_of"]
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
 Scores = Callable[[Sequence[str]], list[Any]]
@@ -58,11 +59,12 @@ class PoolLexical:
 class PoolVectors:
     """Cosines of memories for one query."""
 
-    def __init__(self, count: int, scores: Scores) -> None:
-        self._count, self._scores = count, scores
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
 
     def __len__(self) -> int:
-        return self._count
+        """0: the sample of `PoolEntries` has no memory without a vector, so that it needs no replacements."""
+        return 0
 
     def score(self, _vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosines; None for a memory without a vector."""
@@ -72,8 +74,11 @@ class PoolVectors:
 class PoolEntries:
     """Neighbours in threads, and the sample of memories with a vector."""
 
-    def __init__(self, namespace: str, run: Run) -> None:
-        self._namespace, self._run = namespace, run
+    def __init__(self, namespace: str, run: Run, hits: Sequence[str], sample: Callable[[int], list[str]]) -> None:
+        self._namespace, self._run, self._hits, self._sample = namespace, run, hits, sample
+        self._before: dict[str, str] = {}
+        self._after: dict[str, str] = {}
+        self._read: set[str] = set()
 
     def __len__(self) -> int:
         rows = self._run(SQL("SELECT memories FROM spaces WHERE namespace = ?", (self._namespace,)))
@@ -81,17 +86,24 @@ class PoolEntries:
 
     def sample(self, size: int, /) -> list[str]:
         """The ids with the smallest md5 among the memories with a vector."""
-        rows = self._run(
-            SQL(
-                f"SELECT m.id FROM memories m WHERE m.namespace = ? AND {_VISIBLE} AND m.vector IS NOT NULL "
-                "ORDER BY md5(m.id) LIMIT ?",
-                (self._namespace, size),
-            )
-        )
-        return [row[0] for row in rows]
+        return self._sample(size)
 
     def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]:
         """The memories before and after each id in its thread, ordered -1, 1, -2, 2 and so on."""
+        missing = [id_ for id_ in ids if id_ not in self._read]
+        if missing:
+            self._fetch(self._hits if not self._read else missing, 2 * hops)
+        lists: list[list[str | None]] = []
+        back: list[str | None] = list(ids)
+        ahead: list[str | None] = list(ids)
+        for _ in range(hops):
+            back = [None if id_ is None else self._before.get(id_) for id_ in back]
+            ahead = [None if id_ is None else self._after.get(id_) for id_ in ahead]
+            lists += [back, ahead]
+        return lists
+
+    def _fetch(self, ids: Sequence[str], reach: int) -> None:
+        """Read the neighbours of hits, far enough that those of their neighbours are known, too."""
         wanted = list(ids)
         sides = [
             f"SELECT w.id, {number}, n.place, n.id FROM w CROSS JOIN LATERAL (SELECT t.id, row_number() OVER () AS "
@@ -102,11 +114,30 @@ class PoolEntries:
             SQL(
                 "WITH w AS MATERIALIZED (SELECT m.* FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "
                 f"AND {_VISIBLE} AND m.thread IS NOT NULL) {' UNION ALL '.join(sides)}",
-                (self._namespace, wanted, hops, hops),
+                (self._namespace, wanted, reach, reach),
             )
         )
-        found = {(id_, 2 * (int(place) - 1) + side): other for id_, side, place, other in rows}
-        return [[found.get((id_, number)) for id_ in wanted] for number in range(2 * hops)]
+        self._read.update(wanted)
+        chains: dict[tuple[str, int], dict[int, str]] = {}
+        for id_, side, place, other in rows:
+            chains.setdefault((id_, side), {})[int(place)] = other
+        for (id_, side), chain in chains.items():
+            links = self._after if side else self._before
+            opposite = self._before if side else self._after
+            known = [id_, *(chain[place] for place in sorted(chain))]
+            for one, other in pairwise(known):
+                links[one], opposite[other] = other, one
+            self._read.update(known[: max(1, len(known) - reach // 2)] if len(known) > reach else known)
+
+
+def sample_of(namespace: str, dim: int, size: int, /) -> SQL:
+    """Rows (vector, id): the memories with the smallest md5 of their id among those with a vector."""
+    return SQL(
+        f"SELECT vector_send(e.embedding), t.id FROM (SELECT m.id, m.mem FROM memories m WHERE m.namespace = ? AND "
+        f"{_VISIBLE} AND m.vector IS NOT NULL ORDER BY md5(m.id) LIMIT ?) t JOIN embeddings e ON e.namespace = ? "
+        "AND e.mem = t.mem AND e.dim = ? ORDER BY md5(t.id)",
+        (namespace, size, namespace, dim),
+    )
 
 
 def speakers_of(namespace: str, share: float, least: int, /) -> SQL:

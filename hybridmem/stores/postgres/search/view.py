@@ -20,7 +20,7 @@ from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entr
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
 from hybridmem.stores.postgres.search.names import mentions_of
-from hybridmem.stores.postgres.search.pool import PoolEntries, PoolLexical, PoolVectors, speakers_of
+from hybridmem.stores.postgres.search.pool import PoolEntries, PoolLexical, PoolVectors, sample_of, speakers_of
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.speakers import LEAST, SHARE
 
@@ -221,16 +221,24 @@ class PostgresView:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         terms = query_terms(query.text, analyzer=self._settings.analyzer)
         known = self._scores.get(_key(query), {})
+        sampled: dict[str, float] = {}
 
         def scores(arm: str, ids: Sequence[str]) -> list[Any]:
-            have = known.get(arm, {})
+            have = {**sampled, **known.get(arm, {})} if arm == "vector" else known.get(arm, {})
             missing = [id_ for id_ in ids if id_ not in have]
             read = dict(zip(missing, self.score(arm, query, missing), strict=True)) if missing else {}
             return [have[id_] if id_ in have else read[id_] for id_ in ids]
 
+        def sample(size: int) -> list[str]:
+            row = query_vector(query.vector)
+            rows = self._run(sample_of(self._namespace, len(row), size))
+            sampled.update(zip((found[1] for found in rows), cosines(rows, row), strict=True))
+            return [found[1] for found in rows]
+
         lexical = PoolLexical(self._bm25, self._run, terms, self._term_weights(terms), lambda ids: scores("bm25", ids))
-        near = PoolVectors(self._vector_count(query), lambda ids: scores("vector", ids))
-        entries = PoolEntries(self._namespace, self._run)
+        near = PoolVectors(lambda ids: scores("vector", ids))
+        found = list(dict.fromkeys(id_ for own in hits.values() for id_ in own.ids))
+        entries = PoolEntries(self._namespace, self._run, found, sample)
         mentions = self.mentions if self.has_names() else None
         return candidates(lexical, near, entries, query, hits, seeds=seeds, hops=hops, mentions=mentions)
 
@@ -239,12 +247,6 @@ class PostgresView:
         if key not in self._weights and terms:
             self._weights[key] = TermWeights(*self._run(self._bm25.term_weights(terms))[0])
         return self._weights.get(key, TermWeights(self._bm25.k1, 0.0, ()))
-
-    def _vector_count(self, query: ArmQuery) -> int:
-        if query.vector is None or not self._searches_vectors():
-            return 0
-        rows = self._run(SQL("SELECT vectors FROM spaces WHERE namespace = ?", (self._namespace,)))
-        return int(rows[0][0]) if rows else 0
 
     # --- entries, graph and links
 

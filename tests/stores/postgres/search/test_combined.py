@@ -89,7 +89,7 @@ class TestLaw:
 
 
 class TestTrips:
-    def test_a_search_asks_three_times(self, pg_url, schema, monkeypatch):
+    def test_a_search_sends_few_statements(self, pg_url, schema, monkeypatch):
         def drawn(texts):
             return [np.random.default_rng(len(text)).standard_normal(256) for text in texts]
 
@@ -99,7 +99,8 @@ class TestTrips:
             reads, read = [], type(memory.store._db).read
             monkeypatch.setattr(type(memory.store._db), "read", lambda db, work: reads.append(work) or read(db, work))
             assert len(memory.search("cat xxx", k=5)) == 5
-        assert len(reads) == 3  # both arms, the neighbours, the memories
+        # the log, speakers, both arms, baseline, names, threads, scores and windows of the pool, memories
+        assert len(reads) <= 12
 
     def test_each_arm_alone_where_one_statement_will_not_do(self, memory, pg_url, schema):
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
