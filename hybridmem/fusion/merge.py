@@ -108,7 +108,7 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 def _by_rank_and_score(columns: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | None]) -> list[str]:
     """Distinct keys by their best rank in any list, then by relative score at that rank, then by key.
 
-    Of the first hits, whose relative scores are all 1, that of the list comes first in which the others fall behind most.
+    Of first hits, whose relative scores are all 1, that of the list comes first in which the other scores fall fastest.
     """
     ranked = []
     for keys, given in zip(columns, scores, strict=True):
