@@ -106,13 +106,17 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _by_rank_and_score(columns: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | None]) -> list[str]:
-    """Distinct keys by their best rank in any list, then by relative score at that rank, then by key."""
-    pairs = [
-        [(-x, key) for x, key in zip(_relative(given or (), 0.0), keys, strict=True)] if keys else []
-        for keys, given in zip(columns, scores, strict=True)
-    ]
-    ranks = zip_longest(*pairs)
-    return list(dict.fromkeys(key for level in ranks for _, key in sorted(p for p in level if p is not None)))
+    """Distinct keys by their best rank in any list, then by relative score at that rank, then by key.
+
+    Of first hits, whose relative scores are all 1, that of the list comes first in which the other scores fall fastest.
+    """
+    ranked = []
+    for keys, given in zip(columns, scores, strict=True):
+        relative = _relative(given, 0.0) if given else []
+        mean = math.fsum(relative) / len(relative) if relative else 0.0
+        ranked.append([(-x, mean, key) for x, key in zip(relative, keys, strict=True)])
+    levels = zip_longest(*ranked)
+    return list(dict.fromkeys(hit[2] for level in levels for hit in sorted(hit for hit in level if hit is not None)))
 
 
 def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:

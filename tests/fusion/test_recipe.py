@@ -272,9 +272,9 @@ def test_shown_scores_compare_with_the_first_in_every_arm():
 
 def test_ties_are_broken_by_rank_then_relative_score_then_key():
     lists = [arm("bm25", "aei", [9.0, 8.0, 1.0]), arm("vector", "bdh", [0.9, 0.3, 0.1])]
-    # rank 1: both relative scores are 1, so a before b; rank 2: (8 − 1)/8 > (0.3 − 0.1)/0.8; rank 3: both 0
-    assert Fusion().run(lists, reader=READER).keys == ["a", "b", "e", "d", "h", "i"]
-    assert Fusion().run(lists[::-1], reader=READER).keys == ["a", "b", "e", "d", "h", "i"]
+    # rank 1: both are 1, but b's list falls faster: mean (1 + 0.25 + 0)/3; rank 2: (8 − 1)/8 > (0.3 − 0.1)/0.8
+    assert Fusion().run(lists, reader=READER).keys == ["b", "a", "e", "d", "h", "i"]
+    assert Fusion().run(lists[::-1], reader=READER).keys == ["b", "a", "e", "d", "h", "i"]
     unscored = [lists[0], arm("vector", "bdh")]
     assert Fusion().run(unscored, reader=READER).keys == ["a", "b", "d", "e", "h", "i"]
     assert Fusion().run([lists[0], arm("vector", "", [])], reader=READER).keys == ["a", "e", "i"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -125,9 +126,11 @@ class IdenticalTexts:
         size = len(ranking.keys)
         head = size if context.k is None else min(size, self.look_ahead * context.k)
         groups: dict[str, list[int]] = {}
-        for i, text in enumerate(context.reader.column(ranking.items[:head], "text")):
+        places = self._with_equal_lengths(ranking.items[:head], context)
+        texts = context.reader.column([ranking.items[i] for i in places], "text") if places else []
+        for i, text in zip(places, texts, strict=True):
             groups.setdefault(normalised_text(text) if text else f"\0{i}", []).append(i)  # no text: never identical
-        if len(groups) == head:
+        if len(groups) == len(places):
             return ranking
         keys, items, scores = (list(column) for column in ranking)
         dropped: set[int] = set()
@@ -138,6 +141,15 @@ class IdenticalTexts:
                 dropped.update(group[1:])
                 self._trace([ranking.keys[i] for i in group], ranking.keys[newest], context.trace)
         return take(Ranking(keys, items, scores), [i for i in range(size) if i not in dropped])
+
+    @staticmethod
+    def _with_equal_lengths(items: list[Any], context: Context) -> list[int]:
+        """The positions of items whose number of words is not unique: only their texts have to be read."""
+        counts = context.reader.column(items, "words")
+        if None in counts:
+            return list(range(len(items)))
+        repeated = Counter(counts)
+        return [i for i, count in enumerate(counts) if repeated[count] > 1]
 
     @staticmethod
     def _newest(ranking: Ranking, group: list[int], context: Context) -> int:

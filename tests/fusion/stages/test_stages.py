@@ -503,3 +503,23 @@ def test_the_date_of_the_event_counts_before_that_of_the_record():
     rows = [Row("old", {"updated_at": NOW, "event_at": NOW - 30 * DAY}), Row("new", {"updated_at": NOW - 30 * DAY})]
     found = Fusion(boost=HalfLife(half_life=30, strength=1.0)).run([arm("a", rows)], reader=READER, now=NOW)
     assert dict(zip(found.keys, found.scores, strict=True)) == pytest.approx({"old": 1 / 61 * 1.5, "new": 1 / 62 * 1.5})
+
+
+def test_texts_of_unique_length_are_not_read():
+    read = []
+
+    class Reader:
+        def keys(self, items):
+            return READER.keys(items)
+
+        def column(self, items, name):
+            read.extend([item.key for item in items] if name == "text" else [])
+            return READER.column(items, name)
+
+    rows = ranking(
+        ("a", 3, {"text": "x y", "words": 2}),
+        ("b", 2, {"text": "x", "words": 1}),
+        ("c", 1, {"text": "X Y", "words": 2}),
+    )
+    assert IdenticalTexts()(rows, Context("q", NOW, Reader())).keys == ["a", "b"]
+    assert read == ["a", "c"]
