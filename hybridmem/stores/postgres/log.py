@@ -78,7 +78,7 @@ class PgLog(Log):
         self._advanced = 0
         self._start = BASE
         self._touched: set[str] = set()
-        self.at = now
+        self.at = self.now = now
         if namespace is None:
             self._lock_all(now)
         else:

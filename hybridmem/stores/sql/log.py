@@ -111,6 +111,8 @@ class Log:
 
     def __init__(self, conn: sqlite3.Connection, /, *, now: float) -> None:
         self.conn = conn
+        self.now = now
+        """The writer's own time, for the dates of memories; `at` is the recorded time, which never decreases."""
         self._start, last = conn.execute("SELECT seq, at FROM state").fetchone()
         self.seq: int = self._start
         self.at = max(now, last)  # recorded times never decrease, so that the state as of T is a prefix of the log

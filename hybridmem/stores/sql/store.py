@@ -176,7 +176,7 @@ class SQLStore(ABC):
         """Multiply each strength by exp(−0.01) for each whole day since the last decay; returns how many changed."""
         moment = epoch_seconds(now, "now")
         with self._log(namespace) as log:
-            return write.decay(log, namespace=namespace, now=log.at if moment is None else moment)
+            return write.decay(log, namespace=namespace, now=log.now if moment is None else moment)
 
     def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
         """Replace the vectors of memories, as re-embedding does."""

@@ -52,7 +52,7 @@ def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
 
 def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, strict: bool = True) -> list[str]:
     """Add or update the memories of a `put`, or raise WriteConflict; returns their ids or those of duplicates."""
-    ids = assign_ids(batch.memories, now=log.at)
+    ids = assign_ids(batch.memories, now=log.now)
     for old in batch.base:
         now = read.get(log.conn, View(batch.namespace, superseded=True), [old.id]).get(old.id)
         if now != old:
@@ -137,9 +137,9 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
     accessed = epoch_seconds(memory.last_accessed, "Memory.last_accessed")
     fresh = not head.live
     if updated is None:
-        updated = created if fresh and created is not None else log.at
+        updated = created if fresh and created is not None else log.now
     if created is None:
-        created = log.at if fresh else head.created_at
+        created = log.now if fresh else head.created_at
     confidence = float(memory.confidence)
     if not (fresh or whole) and confidence == 1.0:  # not given: the confidence set at creation stays
         confidence = head.confidence
@@ -148,7 +148,7 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
     row = codec.body_row(memory, codec.BodyTimes(created, updated, event, expires), confidence)
     if fresh:
         head.born = 0  # a deleted id that is used again starts anew
-        head.decayed = log.at if created is None else created
+        head.decayed = log.now if created is None else created
     if fresh or whole or (memory.strength, memory.access_count, accessed) != (1.0, 0, None):
         head.strength, head.access_count, head.last_accessed = float(memory.strength), memory.access_count, accessed
     if fresh or (head.title, head.text) != (row[0], row[-1]):
@@ -230,7 +230,7 @@ def touch(log: Log, ids: Sequence[str], /, *, namespace: str) -> None:
     for head in log.heads(namespace, ids).values():
         if head.live:
             head.access_count = min(head.access_count + 1, MAX_COUNT)
-            head.last_accessed = log.at
+            head.last_accessed = log.now
             log.record(head, VITALS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ from hybridmem.stores.sqlite.errors import SQLITE_ERRORS, explain, translated
 __all__ = ["SQLiteStore"]
 
 T = TypeVar("T")
+logger = logging.getLogger("hybridmem")
+_MAX_SKEW = 60.0
 
 
 class SQLiteStore(SQLStore):
@@ -53,6 +56,7 @@ class SQLiteStore(SQLStore):
         self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
         self._clock = clock
+        self._clock_reported = False
         self.pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
         super().__init__(streams=not self.pool.in_memory)  # ":memory:" has one connection for everybody
 
@@ -74,9 +78,22 @@ class SQLiteStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
         """A write transaction and its log."""
         with translated(self.path), self.pool.write() as conn:
-            log = Log(conn, now=clock_seconds(self._clock))
+            now = clock_seconds(self._clock)
+            log = Log(conn, now=now)
+            self._report_clock(now, log.at)
             yield log
             log.finish()
+
+    def _report_clock(self, now: float, recorded: float) -> None:
+        """Warn once when another process with a clock far ahead has written: recorded times never decrease."""
+        if recorded - now > _MAX_SKEW and not self._clock_reported:
+            self._clock_reported = True
+            logger.warning(
+                "the newest write of %s is recorded %.0f seconds ahead of this clock: one of the clocks is wrong, and "
+                "`as_of` uses the time of that write for later ones",
+                self.path,
+                recorded - now,
+            )
 
     @contextmanager
     def _side_tables(self, name: str, /) -> Iterator[Any]:  # noqa: ARG002

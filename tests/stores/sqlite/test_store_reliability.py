@@ -75,7 +75,7 @@ def test_an_erased_id_leaves_views_of_the_past(tmp_path):
     clock = Clock()
     with HybridMemory(tmp_path / "memory.db", embedder=None, clock=clock) as memory:
         memory.add("a cat", id="a")
-        memory.add("a cat", id="b", thread="t")
+        memory.add("the cat sleeps", id="b")
         then = clock.now
         clock.now += 10
         memory.add("a dog", id="c")
@@ -206,3 +206,15 @@ def test_damaged_files_raise_errors_of_this_package(tmp_path):
         for leftover in tmp_path.glob(f"{number}.db*"):
             leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
     assert raw == []
+
+
+def test_a_clock_far_ahead_is_reported_once(tmp_path, caplog):
+    ahead, clock = Clock(4_000_000_000.0), Clock()
+    with SQLiteStore(tmp_path / "memory.db", clock=ahead) as wrong:
+        wrong.put([Memory("from 2096", id="a")])
+    assert caplog.text == ""
+    with SQLiteStore(tmp_path / "memory.db", clock=clock) as store:
+        store.put([Memory("now", id="b")])
+        store.put([Memory("now", id="c")])
+        assert caplog.text.count("ahead of this clock") == 1
+        assert store.get(["b"], view=NOW)[0].updated_at.timestamp() == clock.now
