@@ -313,9 +313,8 @@ class _Gathering:
             except queue.Empty:
                 place, outcome = first, _too_late(self._jobs[first])
                 _pool.abandon(self._tasks[first])
-            if outcome is None:
-                if place in self._tasks:
-                    self._deadlines[place] = time.perf_counter() + (self._jobs[place].timeout or math.inf)
+            if outcome is None:  # it has started
+                self._deadlines[place] = time.perf_counter() + (self._jobs[place].timeout or math.inf)
                 continue
             if self._tasks.pop(place, None) is None:  # it was given up before
                 continue

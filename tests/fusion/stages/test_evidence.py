@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Candidates, Ranking
+from hybridmem.core.types import Candidates, MentionLink, Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
@@ -158,3 +158,13 @@ def test_nothing_ranked_and_bad_weights():
     assert Evidence()(ranking(), Context("q", NOW, READER)) == ranking()
     with pytest.raises(ConfigError, match="evidence thread = -1 is not allowed"):
         Evidence(thread=-1)
+
+
+def test_a_mention_passes_a_part_of_the_score_on():
+    rows = ranking(("a", 0.8, {}), ("b", 0.5, {}), ("c", 0.1, {}))
+    links = [MentionLink(0, 2, 1.0, "sea"), MentionLink(1, 2, 1.0, "sea"), MentionLink(2, 1, 0.5, "bee")]
+    of, trace = pool("abcx", mentions=[*links, MentionLink(0, 3, 1.0, "ex")]), Trace()  # x is not in the ranking
+    # c: mentioned by a; a: mentions c, a quarter of 0.1; b: mentions c as well, more than half of c's score, 0.05
+    assert added(rows, only="mention", of=of, trace=trace) == pytest.approx({"a": 0.025, "b": 0.5 * 0.1, "c": 0.8})
+    for nothing in (None, pool("abc")):
+        assert set(added(rows, only="mention", of=nothing).values()) == {0.0}

@@ -497,3 +497,9 @@ def test_identical_texts_are_one_result_the_newest():
     assert IdenticalTexts()(ranking(), context()) == ranking()
     with pytest.raises(ConfigError, match="look_ahead = 0"):
         IdenticalTexts(look_ahead=0)
+
+
+def test_the_date_of_the_event_counts_before_that_of_the_record():
+    rows = [Row("old", {"updated_at": NOW, "event_at": NOW - 30 * DAY}), Row("new", {"updated_at": NOW - 30 * DAY})]
+    found = Fusion(boost=HalfLife(half_life=30, strength=1.0)).run([arm("a", rows)], reader=READER, now=NOW)
+    assert dict(zip(found.keys, found.scores, strict=True)) == pytest.approx({"old": 1 / 61 * 1.5, "new": 1 / 62 * 1.5})
