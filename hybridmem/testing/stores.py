@@ -312,6 +312,62 @@ class StoreConformance:
         assert store.get(["a"], view=NOW) == [Memory("A", id="a", created_at=now, updated_at=now)]
         assert store.vectors(["a"], view=NOW) == [None]
 
+    # --- expiry, duplicates, threads, namespaces
+
+    def test_expired_memories_are_found_and_deleted(self, store, clock):
+        start = clock.now
+        store.put([Memory("a", id="a", expires_at=start + 10), Memory("b", id="b", expires_at=start + 20), Memory("c")])
+        store.put([Memory("x", id="x", expires_at=start + 5)], namespace="ana")
+        assert (store.next_expiry(), store.next_expiry(namespace="ana")) == (start + 10, start + 5)
+        assert store.next_expiry(namespace=None) == start + 5
+        assert store.next_expiry(namespace="nobody") is None
+        assert store.expired(now=start + 9.9) == []
+        clock.now = start + 10
+        assert store.expire(now=start + 10) == 1
+        assert store.expire(now=start + 10) == 0
+        assert store.get(["a", "b"], view=ALL)[0] is None
+        assert store.expired(now=start + 10) == ["a"]  # until it is erased
+        assert store.next_expiry() == start + 20
+        assert texts(store.get(["a"], view=View(as_of=start + 9.9))) == ["a"]
+        assert store.get(["b"], view=View(as_of=start + 20)) == [None]
+        assert store.erase(["a"]) == 1
+        assert store.expired(now=start + 10) == []
+
+    def test_duplicates_by_text_and_thread(self, store):
+        store.put([Memory("The  Cat", id="a"), Memory("the cat", id="b", thread="t"), Memory("gone", id="c")])
+        store.delete(["c"])
+        asked = [Memory(" the CAT\n"), Memory("THE cat", thread="t"), Memory("the cat", thread="u"), Memory("gone")]
+        assert store.duplicates(asked) == ["a", "b", None, None]
+        assert store.duplicates(asked, namespace="ana") == [None] * 4
+        ids = store.put(asked, unless_duplicate=True)
+        assert ids[:2] == ["a", "b"]
+        assert store.count(view=ALL) == 4
+        assert texts(store.get(["a"], view=ALL)) == ["The  Cat"]
+
+    def test_a_thread_in_reading_order(self, store, clock):
+        start = clock.now
+        store.put([Memory("second", id="b", thread="t", created_at=start + 1), Memory("other", id="o", thread="u")])
+        store.put([Memory("first", id="z", thread="t", created_at=start), Memory("also second", id="a", thread="t",
+                                                                                 created_at=start + 1)])  # fmt: skip
+        clock.now = start + 5
+        store.put([Memory("second, corrected", id="b", thread="t")])
+        assert store.thread("t", view=NOW) == ["z", "b", "a"]
+        store.delete(["z"])
+        assert store.thread("t", view=NOW) == ["b", "a"]
+        assert store.thread("t", view=View(as_of=start + 4)) == ["z", "b", "a"]
+        assert store.thread("nothing", view=NOW) == []
+
+    def test_a_whole_namespace_is_erased(self, store):
+        store.put([Memory("a", id="a"), Memory("b", id="b")], namespace="ana")
+        store.put([Memory("c", id="c", supersedes="a")], namespace="ana")
+        store.delete(["b"], namespace="ana")
+        store.put([Memory("a", id="a")])
+        assert store.erase_namespace("ana") == 3
+        assert store.history("b", namespace="ana") == []
+        assert store.count(view=View("ana", superseded=True)) == 0
+        assert store.count(view=ALL) == 1
+        assert store.erase_namespace("ana") == 0
+
     # --- superseding
 
     def test_supersedes_hides_the_old_one_at_once(self, store, clock):

@@ -3,6 +3,8 @@
 import threading
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hybridmem import HybridMemory, Memory
 from hybridmem.errors import ConfigError
@@ -114,3 +116,28 @@ def test_namespaces_clear_and_erase(memory):
     assert bob.clear() == 1
     assert bob.erase("a") == 1
     assert memory.erase(namespace="nobody") == 0
+
+
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from(["skip", "merge", "keep"]),
+        st.sampled_from(["cat", "Cat ", "dog"]),
+        st.sampled_from([None, "t"]),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=40)
+@given(writes=WRITES)
+def test_any_sequence_of_writes_stores_what_a_model_stores(writes):
+    with HybridMemory(embedder=None) as memory:
+        model = {}
+        for mode, text, thread in writes:
+            key = (text.strip().lower(), thread)
+            id_ = memory.add(text, thread=thread, on_duplicate=mode)
+            if mode == "keep" or key not in model:
+                model.setdefault(key, []).append(id_)
+            else:
+                assert id_ in model[key]
+        assert sorted(m.id for m in memory.list()) == sorted(id_ for ids in model.values() for id_ in ids)

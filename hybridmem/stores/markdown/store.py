@@ -147,10 +147,8 @@ class MarkdownStore:
     def erase_namespace(self, namespace: str, /) -> int:
         """Remove every note of a namespace and the whole history in the index; returns how many existed."""
         with self._lock:
-            self.erase(
-                sorted(self.index.ids(view=View(check_namespace(namespace), superseded=True))), namespace=namespace
-            )
-            return self.index.erase_namespace(namespace)
+            notes = sorted(self.index.ids(view=View(check_namespace(namespace), superseded=True)))
+            return self.erase(notes, namespace=namespace) + self.index.erase_namespace(namespace)
 
     def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
         """For each memory the id of a note with the same normalized text and thread, or None."""
