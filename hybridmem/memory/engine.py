@@ -389,7 +389,7 @@ class Engine:
         keys = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
         memories = self.store.get(keys, view=question.view)
         texts = {key: memory.text for key, memory in zip(keys, memories, strict=True) if memory is not None}
-        return trace.explanation(
+        explanation = trace.explanation(
             ranking,
             query=question.text,
             lists=answer.lists if self.embedder is not None else [*answer.lists, _NO_VECTORS],
@@ -397,6 +397,9 @@ class Engine:
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question, answer.now),
         )
+        confidence, least = answer_confidence(answer), question.min_confidence
+        explanation = replace(explanation, confidence=confidence)
+        return explanation if least is None or confidence >= least else explanation.refused(least)
 
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:

@@ -65,7 +65,7 @@ def _near(order: Sequence[str], id_: str, turns: int) -> list[str]:
     if id_ not in order:
         return []
     place = order.index(id_)
-    places = (place + side * distance for distance in range(1, turns + 1) for side in (-1, 1))
+    places = (place + side * distance for distance in range(1, min(turns, len(order)) + 1) for side in (-1, 1))
     return [order[other] for other in places if 0 <= other < len(order)]
 
 

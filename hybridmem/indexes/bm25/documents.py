@@ -19,7 +19,6 @@ __all__ = [
     "Source",
     "as_document",
     "check_allowed",
-    "check_k",
     "checked_weights",
     "new_document",
     "query_terms",
@@ -147,11 +146,6 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
     for term in terms:
         counts[term] = counts.get(term, 0.0) + 1.0
     return counts
-
-
-def check_k(k: Any, /) -> int:
-    """Validate the number of results: a whole number from 1."""
-    return validation.k(k)
 
 
 def check_allowed(allowed: Any, /) -> Any:

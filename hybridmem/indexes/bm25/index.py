@@ -31,7 +31,6 @@ from hybridmem.indexes.bm25.documents import (
     Source,
     as_document,
     check_allowed,
-    check_k,
     checked_weights,
     new_document,
     query_terms,
@@ -232,7 +231,7 @@ class BM25Index:
 
         Terms are joined with OR. Equal scores: newer first, then the smaller id. A list is used as terms unchanged.
         """
-        check_k(k)
+        validation.k(k)
         state, selection = (self._state, None) if allowed is None else self._select(allowed)
         planned = self._planned(query, state)
         if planned is None:

@@ -28,7 +28,6 @@ from hybridmem.indexes.bm25.documents import (
     Source,
     as_document,
     check_allowed,
-    check_k,
     checked_weights,
     new_document,
 )
@@ -191,7 +190,7 @@ class FTS5Index:
 
     def search(self, query: str | Sequence[str], /, *, k: int = 10, allowed: Set[str] | None = None) -> Hits:
         """The k best documents that share a word with the query, among `allowed` when given."""
-        check_k(k)
+        validation.k(k)
         match = self._match(query)
         if match is None:
             return Hits([], [])

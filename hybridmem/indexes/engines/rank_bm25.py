@@ -23,7 +23,6 @@ from hybridmem.indexes.bm25.documents import (
     Source,
     as_document,
     check_allowed,
-    check_k,
     new_document,
     readers,
 )
@@ -198,7 +197,7 @@ class RankBM25Index:
 
     def search(self, query: str | Sequence[str], /, *, k: int = 10, allowed: Set[str] | None = None) -> Hits:
         """The k best documents that share a term with the query (or any, with `pad`), among `allowed` when given."""
-        check_k(k)
+        validation.k(k)
         built = self._fresh()
         terms = self._query(query)
         if built.engine is None or not (terms or self.pad):

@@ -227,8 +227,7 @@ class GraphSnapshot:
 
         A seed scores the larger of its own value and its activation from other seeds. Ties: by id.
         """
-        if type(k) is not int or k < 1:
-            validation.integer("k", k, "a whole number from 1 up", low=1)
+        validation.k(k)
         _check(hops, decay)
         finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
         top = max(finite.values(), default=1.0)

@@ -252,8 +252,7 @@ class ChromaIndex:
 
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
         """The k most similar ids, among `allowed` when given; scores are cosines."""
-        if type(k) is not int or k < 1:
-            validation.integer("k", k, "a whole number of at least 1", low=1)
+        validation.k(k)
         question = unit(query)
         with translated("search"):
             if allowed is None:

@@ -205,8 +205,7 @@ class VectorIndex:
     # --- reading
     def search(self, query: Any, /, *, k: int, allowed: AbstractSet[str] | None = None) -> Hits:
         """The k most similar ids, among `allowed` when given (rows of the last frozenset are cached)."""
-        if type(k) is not int or k < 1:
-            validation.integer("k", k, "a whole number of at least 1", low=1)
+        validation.k(k)
         self._maybe_sketch()
         (snapshot, sketch), rows = (self._current, None) if allowed is None else self._allowed(allowed)
         if snapshot.n == len(snapshot.dead) or (rows is not None and not len(rows)):

@@ -361,7 +361,7 @@ def test_bad_settings_are_named(kwargs):
 
 
 def test_k_must_be_positive():
-    with pytest.raises(ConfigError, match="k = 0 is not allowed: a whole number of at least 1"):
+    with pytest.raises(ConfigError, match="k = 0 is not allowed: a whole number from 1 up"):
         VectorIndex().search([1.0], k=0)
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hybridmem.core import validation
 from hybridmem.core.types import Candidates, Entry, Graph, Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
-from hybridmem.indexes.bm25.documents import check_k, query_terms
+from hybridmem.indexes.bm25.documents import query_terms
 from hybridmem.indexes.candidates import candidates
 from hybridmem.stores.postgres.search import bm25, combined, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
@@ -91,7 +92,7 @@ class PostgresView:
 
     def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
-        check_k(k)
+        validation.k(k)
         rows = self._lexical(ask, k) if arm == "bm25" else self._vectors(ask, k)
         entries = self._entries
         for row in rows:
@@ -104,7 +105,7 @@ class PostgresView:
         None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when
         HNSW returned fewer than k, or when there may be further ties.
         """
-        check_k(k)
+        validation.k(k)
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
         if not terms or self._engine is not None or ask.vector is None or not self._searches_vectors():
             return None
