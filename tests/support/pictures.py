@@ -121,10 +121,12 @@ def take_locomo(camera: Camera, folder: Path) -> None:
     queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").splitlines()]
     vectors = dict(zip((row["text"] for row in rows), data["V"], strict=True))
     vectors |= dict(zip((row["text"] for row in queries), data["Q"], strict=True))
+    bare = np.load(folder / "names_out.npz")  # questions are embedded without the names of speakers
+    vectors |= dict(zip(map(str, bare["texts"]), bare["Q"], strict=True))
     other = np.eye(1, data["V"].shape[1])[0]
 
     def embed(texts: list[str]) -> list[Any]:
-        return [vectors.get(text, other) for text in texts]
+        return [vectors.get(text, other) for text in texts]  # `other` for texts that nobody embedded
 
     with HybridMemory(embedder=embed) as memory, Inspector(memory) as inspector:
         memory.add_many(
