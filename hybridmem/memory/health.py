@@ -86,7 +86,8 @@ class Health:
         overlap = [f"overlap of {a} and {b}: {value:.0%}" for (a, b), value in self.overlap.items()]
         notes = "".join(f"<li>{escape(line)}</li>" for line in [*overlap, *self.warnings])
         return (
-            f"<table><caption>{self.queries} queries</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+            f"<table><caption>{self.queries} queries</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
             f"<ul>{notes}</ul>"
         )
 

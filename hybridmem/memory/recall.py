@@ -52,7 +52,7 @@ def line(memory: Memory, /) -> str:
 
 
 def with_surroundings(results: Iterable[Result], /) -> list[Memory]:
-    """The memories of results, each among the turns of its thread that the search returned with it, in reading order."""
+    """The memories of results, each among the turns of its thread that came with it, in reading order."""
     found: list[Memory] = []
     for result in results:
         here = epoch(result.memory.created_at) or 0.0

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from hybridmem.core import fanout
 from hybridmem.core.fanout import (
     POOL_SIZE,
     Job,
@@ -348,3 +349,79 @@ def double(n):
 def test_steps_are_the_same_in_sync_and_async_code():
     assert drive(double(3)) == (3 + 1) * 2
     assert asyncio.run(adrive(double(3))) == (3 + 1) * 2
+
+
+# --- the pool of threads
+
+
+def task(call, done=lambda value, error: None):
+    return fanout._Task(call, done)
+
+
+def until(ready):
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_an_abandoned_call_gives_its_room_to_the_next():
+    pool, release, ran = fanout._Pool(1), threading.Event(), threading.Event()
+    hanging, waiting = task(lambda: release.wait(20)), task(ran.set)
+    pool.submit(hanging)
+    until(lambda: hanging in pool._running)
+    pool.submit(waiting)
+    pool.abandon(hanging)
+    assert ran.wait(20)
+    release.set()
+    until(lambda: pool._abandoned == 0)
+    pool.abandon(hanging)  # done already: nothing to give up
+
+
+def test_only_so_many_calls_can_be_abandoned(monkeypatch):
+    monkeypatch.setattr(fanout, "MAX_ABANDONED", 0)
+    pool, release = fanout._Pool(1), threading.Event()
+    hanging, waiting = task(lambda: release.wait(20)), task(release.set)
+    pool.submit(hanging)
+    until(lambda: hanging in pool._running)
+    pool.submit(waiting)
+    pool.abandon(hanging)
+    assert not hanging.abandoned
+    pool.abandon(waiting)  # one in the queue is dropped
+    assert not pool._pending
+    release.set()
+
+
+def test_threads_beyond_the_size_and_idle_threads_end(monkeypatch):
+    monkeypatch.setattr(fanout, "IDLE_SECONDS", 0.01)
+    pool, release = fanout._Pool(1), threading.Event()
+    pool.submit(task(lambda: release.wait(20)))
+    pool.submit(task(lambda: None), beyond=True)
+    until(lambda: not pool._pending)
+    release.set()
+    until(lambda: pool._threads == 0)
+
+
+def test_a_fork_gets_a_pool_of_its_own(monkeypatch):
+    monkeypatch.setattr(fanout, "_pool", fanout._pool)
+    old = fanout._pool
+    fanout._new_pool()
+    assert fanout._pool is not old
+
+
+def test_the_first_failure_ends_jobs_in_order():
+    asked = []
+    jobs = [Job("bad", lambda: 1 / 0), Job("never", lambda: asked.append(1))]
+    (outcome,) = run(jobs, limit=1, on_error="raise")
+    assert isinstance(outcome.error, ZeroDivisionError)
+    assert asked == []
+
+
+def test_the_failure_of_a_quick_arm_ends_the_others():
+    quick = Latency()
+    quick.seconds = 0.0
+    slow = threading.Event()
+    jobs = [Job("bad", lambda: 1 / 0, latency=quick), Job("slow", lambda: slow.wait(20))]
+    (outcome,) = run(jobs, inline_below=1.0, on_error="raise")
+    slow.set()
+    assert outcome.name == "bad"

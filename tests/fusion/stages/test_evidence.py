@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Candidates, Ranking
+from hybridmem.core.types import Candidates, MentionLink, Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
@@ -158,3 +158,19 @@ def test_nothing_ranked_and_bad_weights():
     assert Evidence()(ranking(), Context("q", NOW, READER)) == ranking()
     with pytest.raises(ConfigError, match="evidence thread = -1 is not allowed"):
         Evidence(thread=-1)
+
+
+def test_a_mention_adds_the_score_of_the_candidate_that_mentions():
+    links = (
+        MentionLink(0, 1, 0.8, "Tim Burton"),  # a mentions b
+        MentionLink(2, 1, 0.5, "Burton"),  # c does too, but less
+        MentionLink(0, 1, 0.1, "Tim"),  # a weaker name of the same pair changes nothing
+        MentionLink(0, 3, 1.0, "gone"),  # d is not in the ranking
+    )
+    of = pool("abcd", mentions=links)
+    rows = ranking(("a", 0.9, {}), ("b", 0.4, {}), ("c", 0.2, {}))
+    trace = Trace()
+    # b: 0.8 · 0.9; a, the other way: ¼ · 0.8 · 0.4; c: ¼ · 0.5 · 0.4
+    expected = {"a": 0.25 * 0.8 * 0.4, "b": 0.8 * 0.9, "c": 0.25 * 0.5 * 0.4}
+    assert added(rows, only="mention", of=of, trace=trace) == pytest.approx(expected)
+    assert set(added(rows, only="mention", of=pool("abc")).values()) == {0.0}

@@ -497,3 +497,11 @@ def test_identical_texts_are_one_result_the_newest():
     assert IdenticalTexts()(ranking(), context()) == ranking()
     with pytest.raises(ConfigError, match="look_ahead = 0"):
         IdenticalTexts(look_ahead=0)
+
+
+def test_a_half_life_counts_from_the_event_where_there_is_one():
+    day = 86_400
+    rows = [Row("a", {"updated_at": 100 * day}), Row("b", {"updated_at": 100 * day, "event_at": 70 * day})]
+    stage = HalfLife(half_life=30, strength=1.0)
+    got = stage(Ranking(["a", "b"], rows, [0.5, 0.5]), Context("", 100 * day, READER))
+    assert got.scores == pytest.approx([0.5 * (1 + 0.5**0), 0.5 * (1 + 0.5**1)])
