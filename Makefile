@@ -8,7 +8,7 @@ RIGOUR := tests/fusion tests/core/test_fanout.py
 
 unexport PYTHONDONTWRITEBYTECODE  # keep compiled bytecode: later imports are faster
 
-.PHONY: demo test coverage lint types bench quality docs pictures release-check browser clean help
+.PHONY: demo test coverage soak lint types bench quality docs pictures release-check browser clean help
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,10 @@ test: browser $(VENV)/.test $(VENV)/.wheel  ## set up, install the built wheel a
 
 coverage: $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion and of the fan-out
 	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+soak: $(VENV)/.test $(VENV)/.wheel  ## kill, damage and random-history tests at full length (about an hour)
+	HYBRIDMEM_KILLS=200 HYBRIDMEM_DAMAGED=400 HYBRIDMEM_EXAMPLES=400 HYBRIDMEM_SOAK_SECONDS=300 \
+	  $(BIN)/pytest -q --timeout 3600 tests/stores
 
 lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff (style and format) and import-linter (layers)
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from common import OUT, arguments, machine, table, zipf_texts
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
-from quality.sets import HELD_OUT, TUNED_ON, load_part
+from quality.sets import load_part
 
 from hybridmem import HybridMemory
 from langchain_hybridmem import HybridStore
@@ -53,7 +53,7 @@ def median(call, inputs, clock=time.perf_counter):
 
 
 def quality():
-    parts = [load_part(DATA / "locomo" / name, threads=False) for name in (*TUNED_ON, *HELD_OUT)]
+    parts = [load_part(folder, threads=False) for folder in sorted((DATA / "locomo").iterdir()) if folder.is_dir()]
     known = {}
     for part in parts:
         known |= dict(zip((memory.text for memory in part.memories), part.documents.tolist(), strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -84,6 +83,7 @@ class HybridStore(BaseStore):
             raise ConfigError(f"fields = {fields!r} is not allowed: a list of paths such as ['text', 'tags[*]']")
         self.memory = memory
         self.ttl_config = ttl
+        self._clock = memory.engine.clock
         self._fields = tuple(fields)
         self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two keys are two items
         self._directory = _Directory(memory)
@@ -146,7 +146,7 @@ class HybridStore(BaseStore):
         indexed: list[Memory] = []
         bare: list[Memory] = []
         for op, id_, old in zip(ops, ids, standing, strict=True):
-            alive = old if old is not None and not _expired(old, time.time()) else None
+            alive = old if old is not None and not _expired(old, self._clock()) else None
             memory = self._memory(op, id_, alive)
             (indexed if memory.text else bare).append(memory)
         if indexed:
@@ -165,22 +165,25 @@ class HybridStore(BaseStore):
             id=id_,
             created_at=now if old is None or old.created_at is None else old.created_at,
             updated_at=now,
-            expires_at=None if op.ttl is None else _in(op.ttl),
+            expires_at=None if op.ttl is None else self._in(op.ttl),
             metadata={**value, RESERVED: {} if op.ttl is None else {"ttl": op.ttl}},
         )
 
     def _moment(self) -> datetime:
         """The time now, later than every time given before: the order of creation is the order of items."""
         with self._lock:
-            self._last = max(time.time(), self._last + 2e-6)
+            self._last = max(self._clock(), self._last + 2e-6)
             return datetime.fromtimestamp(self._last, timezone.utc)
+
+    def _in(self, minutes: float) -> datetime:
+        return datetime.fromtimestamp(self._clock() + minutes * MINUTE, timezone.utc)
 
     # --- reading
 
     def _get(self, op: GetOp) -> Item | None:
         path, name = tuple(op.namespace), self._name(op.namespace)
         memory = self.memory.store.get([memory_id(op.key)], view=View(name))[0]
-        if memory is None or _expired(memory, time.time()):
+        if memory is None or _expired(memory, self._clock()):
             return None
         if op.refresh_ttl:
             self._refresh(name, [memory])
@@ -205,14 +208,15 @@ class HybridStore(BaseStore):
 
     def _listed(self, op: SearchOp, wanted: int) -> list[tuple[Memory, str]]:
         """Items in order of creation, namespace by namespace, until there are as many as wanted."""
-        passes, now = matcher(op.filter or {}), time.time()
+        passes, now = matcher(op.filter or {}), self._clock()
+        size = max(wanted, PAGE) if op.filter else wanted
         found: list[tuple[Memory, str]] = []
         for name, ids in self._directory.in_order(tuple(op.namespace_prefix)):
             if op.filter:
                 likely = self.memory.store.ids(view=View(name), filter=likely_filter(op.filter))
                 ids = [id_ for id_ in ids if id_ in likely]  # noqa: PLW2901 - the same list, shorter
-            for start in range(0, len(ids), max(wanted, PAGE)):
-                page = self.memory.store.get(ids[start : start + max(wanted, PAGE)], view=View(name))
+            for start in range(0, len(ids), size):
+                page = self.memory.store.get(ids[start : start + size], view=View(name))
                 found += [(one, name) for one in page if one is not None and not _expired(one, now) and passes(one)]
                 if len(found) >= wanted:
                     return found[:wanted]
@@ -242,7 +246,7 @@ class HybridStore(BaseStore):
 
     def _passing(self, filter: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """A filter that names the items that pass LangGraph's filter and have not expired."""
-        passes, now = matcher(filter), time.time()
+        passes, now = matcher(filter), self._clock()
         ids: list[str] = []
         for name in names:
             likely = self.memory.store.list(view=View(name), filter=likely_filter(filter))
@@ -262,16 +266,17 @@ class HybridStore(BaseStore):
         """Begin the TTL of what was read anew; the text stays, so nothing is embedded again."""
         if self.ttl_config is not None and not self.ttl_config.get("refresh_on_read", True):
             return
-        due = [memory.id for memory in memories if _due(memory)]
+        now = self._clock()
+        due = [memory.id for memory in memories if _due(memory, now)]
         stored = self.memory.store.get(due, view=View(name)) if due else []
-        fresh = [replace(one, expires_at=_in(_ttl(one))) for one in stored if one is not None and _due(one)]
+        fresh = [replace(one, expires_at=self._in(_ttl(one))) for one in stored if one is not None and _due(one, now)]
         if fresh:
             self.memory.store.put(fresh, namespace=name)
 
     # --- namespaces
 
     def _list_namespaces(self, op: ListNamespacesOp) -> list[_Path]:
-        now = time.time()
+        now = self._clock()
         paths = [self._path(name) for name in self._directory.names(()) if self._directory.ends(name) > now]
         for condition in op.match_conditions or ():
             paths = [path for path in paths if _matches(condition, path)]
@@ -350,10 +355,6 @@ class _Directory:
         return order
 
 
-def _in(minutes: float) -> datetime:
-    return datetime.fromtimestamp(time.time() + minutes * MINUTE, timezone.utc)
-
-
 def _expired(memory: Memory, now: float) -> bool:
     return memory.expires_at is not None and memory.expires_at.timestamp() <= now
 
@@ -363,12 +364,12 @@ def _ttl(memory: Memory) -> float:
     return float((memory.metadata.get(RESERVED) or {}).get("ttl") or 0.0)
 
 
-def _due(memory: Memory) -> bool:
+def _due(memory: Memory, now: float) -> bool:
     """Whether so much of a TTL has passed that reading begins it anew."""
     ttl = _ttl(memory) * MINUTE
     if not ttl or memory.expires_at is None:
         return False
-    return time.time() + ttl - memory.expires_at.timestamp() >= REFRESH * ttl
+    return now + ttl - memory.expires_at.timestamp() >= REFRESH * ttl
 
 
 def _matches(condition: MatchCondition, path: _Path) -> bool:

@@ -12,10 +12,12 @@ from benchmarks.quality.page import OURS, Figures, Refusal, write_page
 from benchmarks.quality.peers import langchain_systems, llamaindex_systems
 from benchmarks.quality.sets import EvaluationSet, Part, load_sets
 from hybridmem.evaluation.calibration import calibrate
+from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System, evaluate
-from hybridmem.evaluation.recording import memory_recorder, memory_systems
+from hybridmem.evaluation.recording import memory_recorder, memory_systems, replay, variants
 from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune
+from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -56,11 +58,21 @@ def compare(parts: Sequence[Part], tuned: Tuning | None) -> Report:
 
 
 def ablate(parts: Sequence[Part]) -> Report:
-    """Our defaults, and what is lost when one stage or one part of evidence is left out."""
+    """Our defaults, and what is lost when one stage or one part of evidence is left out: replays of recorded arms."""
     reports = []
+    default = RECIPES["default"]
     for part in parts:
-        with part.open() as memory:
-            systems = {NAMES.get(one.name, one.name): one for one in memory_systems(memory)}
+        with part.open() as memory, part.open(recipe=replace(default, omit_speakers=False)) as plain:
+            recorders = {True: memory_recorder(memory, depth=DEPTH), False: memory_recorder(plain, depth=DEPTH)}
+            records = {(id(one), names): record(one) for names, record in recorders.items() for one in part.cases}
+
+            def replayed(recipe: Fusion, records: Any = records) -> System:
+                def ask(case: Case, k: int) -> list[str]:
+                    return replay(recipe, records[id(case), recipe.omit_speakers], query=case.query, k=k)
+
+                return System("", ask)
+
+            systems = {OURS: replayed(default)} | {name: replayed(recipe) for name, recipe in variants(default)}
             reports.append(evaluate(systems, part.cases, baseline=OURS))
     return pooled(reports)
 

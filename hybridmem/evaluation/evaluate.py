@@ -19,6 +19,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
 from hybridmem.evaluation.failures import Explain, Failure, find_failures
 from hybridmem.evaluation.report import Report, Run
+from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["Case", "System", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]
 
@@ -171,7 +172,7 @@ def _all_systems(systems: Any, *, id_key: str | None, stages: bool) -> list[Syst
 def _systems(name: str, system: Any, *, id_key: str | None, stages: bool) -> list[System]:
     if isinstance(system, System):
         return [replace(system, name=name or system.name)]
-    if hasattr(system, "search") and hasattr(system, "explain"):
+    if isinstance(system, HybridMemory):
         from hybridmem.evaluation.recording import memory_systems
 
         return memory_systems(system, name=name, stages=stages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridmem.core import validation
@@ -104,10 +104,18 @@ class Explanation:
     texts: Mapping[str, str] = field(default_factory=dict)
     hits: Mapping[str, Sequence[ArmHit]] = field(default_factory=dict)
     """Each arm's list before the gate, best first."""
+    confidence: float | None = None
+    """Between 0 and 1, where it is known: how likely it is that anything relevant was found."""
     remarks: tuple[str, ...] = ()
     """What happened to the whole ranking, such as k not being filled after dedup."""
     hidden: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     """Why an id was not searched at all (superseded, forgotten, filtered); None when it was."""
+
+    def refused(self, least: float, /) -> Explanation:
+        """The explanation of the same query with `min_confidence` above its confidence: no results."""
+        reason = f"confidence {self.confidence or 0.0:.3f} is below min_confidence {least:.3f}"
+        dropped = {**self.dropped, **{receipt.key: reason for receipt in self.receipts}}
+        return replace(self, receipts=(), dropped=dropped, remarks=(*self.remarks, reason))
 
     def why_not(self, key: str, /) -> str:
         """One line: the stage that dropped this id and by how much, or that no arm found it."""
@@ -146,6 +154,7 @@ class Explanation:
             "arms": dict(self.arms),
             "results": [receipt.to_dict() for receipt in self.receipts],
             "dropped": {**self.gated, **self.dropped},
+            "confidence": self.confidence,
             "remarks": list(self.remarks),
         }
 

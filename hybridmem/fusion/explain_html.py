@@ -144,7 +144,8 @@ def page(explanation: Explanation, /) -> str:
 
 def _head(explanation: Explanation) -> str:
     arms = "; ".join(f"{arm}: {summary}" for arm, summary in explanation.arms.items())
-    return f"<h1>{_safe(explanation.query)}</h1><p>{_safe(arms)}</p>"
+    remarks = "".join(f"<p>{_safe(remark)}</p>" for remark in explanation.remarks)
+    return f"<h1>{_safe(explanation.query)}</h1><p>{_safe(arms)}</p>{remarks}"
 
 
 def _body(explanation: Explanation) -> str:

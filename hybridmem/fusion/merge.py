@@ -64,14 +64,21 @@ def weighted_rrf(
     return [(key, scores[key]) for key in sorted(scores, key=scores.__getitem__, reverse=True)]
 
 
-def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> dict[str, float]:
-    """The sum of each key's shares over the lists, in the order of best rank, then key.
+def merge(
+    columns: Sequence[Sequence[str]],
+    shares: Sequence[Sequence[float]],
+    /,
+    *,
+    scores: Sequence[Sequence[float] | None] = (None,),
+) -> dict[str, float]:
+    """The sum of each key's shares over the lists, in the order of best rank, then relative score, then key.
 
-    A stable sort by score then breaks ties in that order. Sums of more than two shares use `math.fsum`, so the order of
-    the lists cannot change a score.
+    A stable sort by score then breaks ties in that order. Relative scores are compared between hits of the same rank
+    when all lists have `scores`: a hit that is hardly worse than the best of its list comes first. Sums of more than
+    two shares use `math.fsum`, so the order of the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns)
+    order = _by_best_rank(columns) if None in scores or len(columns) == 1 else _by_rank_and_score(columns, scores)
     if len(maps) > 2:  # noqa: PLR2004
         return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
     totals = dict.fromkeys(order, 0.0)
@@ -96,6 +103,16 @@ def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
 def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Each key with the value at its first (best) rank."""
     return dict(zip(reversed(keys), reversed(values), strict=True))
+
+
+def _by_rank_and_score(columns: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | None]) -> list[str]:
+    """Distinct keys by their best rank in any list, then by relative score at that rank, then by key."""
+    pairs = [
+        [(-x, key) for x, key in zip(_relative(given or (), 0.0), keys, strict=True)] if keys else []
+        for keys, given in zip(columns, scores, strict=True)
+    ]
+    ranks = zip_longest(*pairs)
+    return list(dict.fromkeys(key for level in ranks for _, key in sorted(p for p in level if p is not None)))
 
 
 def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:

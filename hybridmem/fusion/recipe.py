@@ -91,7 +91,7 @@ class Fusion:
     weights: Mapping[str, float] | tuple[float, ...] | None = None
     c: float = 60
     depth: int | None = None
-    """How many hits each arm is asked for; None: k, or enough to fill k after the gate and the stages."""
+    """How many hits each arm is asked for; None: k, at least 10, or enough to fill k after gate and stages."""
     complete: bool = False
     """Let each arm score the candidates that only other arms listed, where it can."""
     smooth: bool = False
@@ -189,7 +189,7 @@ class Fusion:
         wide = self.gate or self._stages
         if not k:
             return 100
-        return max(4 * k, 20) if wide else k  # RRF over deeper lists than needed ranks worse
+        return max(4 * k, 20) if wide else max(k, 10)  # RRF over deeper lists than needed ranks worse
 
     def run(
         self,
@@ -269,7 +269,8 @@ class Fusion:
             shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        totals = merge([one.keys for one in votes], shares)
+        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
+        totals = merge([one.keys for one in votes], shares, scores=ties)
         totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))

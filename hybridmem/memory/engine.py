@@ -51,6 +51,8 @@ log = logging.getLogger("hybridmem")
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so only BM25 and graph search")
 AS_OF_VIEWS = 4
 """How many views of the past are cached; each holds the indexes of one time."""
+VIEWS = 500
+"""Namespaces whose indexes are kept in memory; those of the least recently searched are dropped."""
 
 
 class Engine:
@@ -114,6 +116,9 @@ class Engine:
             kept[key] = found
             while len(self._as_of_views) > AS_OF_VIEWS:
                 self._as_of_views.popitem(last=False)
+            unused = [self._views.pop(next(iter(self._views))) for _ in range(len(self._views) - VIEWS)]
+        for view_ in unused:  # not closed: another thread may still search it
+            view_.save()
         found.refresh()
         return found
 
@@ -384,7 +389,7 @@ class Engine:
         keys = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
         memories = self.store.get(keys, view=question.view)
         texts = {key: memory.text for key, memory in zip(keys, memories, strict=True) if memory is not None}
-        return trace.explanation(
+        explanation = trace.explanation(
             ranking,
             query=question.text,
             lists=answer.lists if self.embedder is not None else [*answer.lists, _NO_VECTORS],
@@ -392,6 +397,9 @@ class Engine:
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question, answer.now),
         )
+        confidence, least = answer_confidence(answer), question.min_confidence
+        explanation = replace(explanation, confidence=confidence)
+        return explanation if least is None or confidence >= least else explanation.refused(least)
 
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import SearchView, Store, SupportsServerSearch, View
@@ -20,14 +20,38 @@ from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.engine import Engine
 
-__all__ = ["open_engine", "open_store", "pick_embedder"]
+if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
+    from typing_extensions import Unpack
+
+__all__ = ["StoreOptions", "open_engine", "open_store", "pick_embedder"]
 
 log = logging.getLogger("hybridmem")
 POSTGRES = ("postgresql://", "postgres://")
 _PLACES = "give a file, ':memory:', a folder of notes, a postgresql:// address, or a store"
 
 
-def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **options: Any) -> Store:
+class StoreOptions(TypedDict, total=False):
+    """Options of a store, given to HybridMemory by keyword; each store refuses those it does not have."""
+
+    busy_timeout: float
+    """Seconds to wait for another writer (every store)."""
+    synchronous: Literal["full", "normal"]
+    """Durability of SQLite in a power cut."""
+    schema: str
+    """PostgreSQL: the schema of the tables; the options below are described in `PostgresStore`."""
+    pool_size: int
+    statement_timeout: float
+    reconnect: float
+    exact_below: int
+    prefix: int | None
+    ef_search: int
+    auto_index: bool
+    replica: str | None
+    read_your_writes: bool
+    lexical: str | None
+
+
+def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **options: Unpack[StoreOptions]) -> Store:
     """The store of a path (SQLite file, folder of Markdown notes, PostgreSQL address), or the given store itself."""
     if not isinstance(path, (str, Path)):
         if not isinstance(path, Store):
@@ -90,7 +114,7 @@ def open_engine(
     settings: IndexSettings,
     vectors: Any,
     clock: Callable[[], float],
-    **options: Any,
+    **options: Unpack[StoreOptions],
 ) -> Engine:
     """An engine over a store; a store that searches by itself makes its own search views."""
     _check(settings)

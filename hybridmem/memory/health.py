@@ -87,8 +87,7 @@ class Health:
         notes = "".join(f"<li>{escape(line)}</li>" for line in [*overlap, *self.warnings])
         return (
             f"<table><caption>{self.queries} queries</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{rows}</tbody></table>"
-            f"<ul>{notes}</ul>"
+            f"<tbody>{rows}</tbody></table><ul>{notes}</ul>"
         )
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import Progress, Store
@@ -19,7 +19,7 @@ from hybridmem.fusion.recipes import load_recipe
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.base import MemoryBase
-from hybridmem.memory.factory import open_engine, pick_embedder
+from hybridmem.memory.factory import StoreOptions, open_engine, pick_embedder
 from hybridmem.memory.health import reach_warnings
 from hybridmem.memory.question import RecipeLike
 from hybridmem.memory.reading import TimeMode
@@ -27,6 +27,9 @@ from hybridmem.memory.results import Result
 from hybridmem.memory.writing import MemoryWriting
 from hybridmem.stores.spanning import SpanningStore
 from hybridmem.text.analyzer import Analyzer
+
+if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
+    from typing_extensions import Unpack
 
 __all__ = ["HybridMemory"]
 
@@ -91,7 +94,7 @@ class HybridMemory(MemoryWriting):
         graph: GraphSettings | bool = True,
         vectors: Any = None,
         clock: Callable[[], float] = time.time,
-        **options: Any,
+        **options: Unpack[StoreOptions],
     ) -> None:
         self._recipe = load_recipe(recipe)
         self._namespace, self._k = validation.namespace(namespace), validation.k(k)

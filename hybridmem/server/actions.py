@@ -55,6 +55,7 @@ class Actions:
         return {
             "arms": _arms(explained, self.source.arms),
             "results": _results(explained),
+            "remarks": list(explained.remarks),
             "texts": texts,
             "words": matching_words(query.text, texts.values()),
             "paths": {key: list(activation.path) for key, activation in explained.activations.items()},

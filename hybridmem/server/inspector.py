@@ -150,6 +150,16 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
     return data
 
 
+def _answer(action: Callable[[Mapping[str, Any]], dict[str, Any]], body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
+    """The answer of an action, or the error: 400 for what the request says, 500 for what an arm or a stage raises."""
+    try:
+        return HTTPStatus.OK, action(_parsed(body))
+    except (HybridMemError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        return HTTPStatus.BAD_REQUEST, {"error": str(error) or type(error).__name__}
+    except Exception as error:  # noqa: BLE001  an arm or a stage of somebody else may raise anything
+        return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
+
+
 def _handler(inspector: Inspector, page: Actions) -> type[BaseHTTPRequestHandler]:
     """A request handler that answers only requests with the inspector's own host name and token."""
     actions: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -183,10 +193,7 @@ def _handler(inspector: Inspector, page: Actions) -> type[BaseHTTPRequestHandler
                 return
             body = self.rfile.read(int(size))
             self.server.received(self.request)
-            try:
-                answer, status = action(_parsed(body)), HTTPStatus.OK
-            except (HybridMemError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                answer, status = {"error": str(error) or type(error).__name__}, HTTPStatus.BAD_REQUEST
+            status, answer = _answer(action, body)
             self._send(status, json.dumps(answer, default=str).encode("utf-8", "replace"), "application/json")
 
         def _allowed(self) -> bool:

@@ -115,7 +115,7 @@ function fusedColumn() {
   const parts = current.results.flatMap(one => one.parts), has = (name, sign) => parts.some(part => part[0] === name && part[1] * sign > 0);
   const names = [...new Set([...current.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
   const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {"data-name": name}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
-  box.append(make("header", {}, make("h2", {text: "fused"}), legend));
+  box.append(make("header", {}, make("h2", {text: "fused"}), legend, ...current.remarks.map(text => make("p", {class: "remark", text}))));
   const most = Math.max(1e-9, ...current.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
   const rows = current.results.map(one => make("li", {}, fusedRow(one, most)));
   box.append(rows.length ? make("ol", {class: "rows", id: "fused"}, ...rows) : make("p", {class: "none", text: "Nothing matches this question."}));

@@ -220,15 +220,17 @@ async def test_in_thread_hands_over_values_and_errors():
 
 
 def test_a_result_that_comes_after_the_loop_closed_is_dropped():
-    release, done = threading.Event(), threading.Event()
+    release, started, done = threading.Event(), threading.Event(), threading.Event()
 
     def slow():
+        started.set()
         release.wait(30)
         done.set()
 
     async def leave():
         task = asyncio.ensure_future(in_thread(slow))
-        await asyncio.sleep(0.01)
+        while not started.is_set():
+            await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -351,77 +353,76 @@ def test_steps_are_the_same_in_sync_and_async_code():
     assert asyncio.run(adrive(double(3))) == (3 + 1) * 2
 
 
-# --- the pool of threads
+# --- the pool by itself
 
 
-def task(call, done=lambda value, error: None):
-    return fanout._Task(call, done)
+def task(call, done):
+    return fanout._Task(call, lambda value, error: done.append((value, error)))
 
 
-def until(ready):
-    deadline = time.monotonic() + 20
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
-def test_an_abandoned_call_gives_its_room_to_the_next():
-    pool, release, ran = fanout._Pool(1), threading.Event(), threading.Event()
-    hanging, waiting = task(lambda: release.wait(20)), task(ran.set)
-    pool.submit(hanging)
-    until(lambda: hanging in pool._running)
-    pool.submit(waiting)
-    pool.abandon(hanging)
-    assert ran.wait(20)
+def test_an_abandoned_task_gives_its_place_to_the_next_one():
+    pool, release, done = fanout._Pool(1), threading.Event(), []
+    hangs, waits, never = (task(call, done) for call in (release.wait, lambda: "next", lambda: "never"))
+    pool.submit(hangs)
+    until(lambda: hangs in pool._running)
+    pool.submit(waits)
+    pool.submit(never)
+    pool.abandon(never)  # still in the queue: it never runs
+    pool.abandon(hangs)
+    until(lambda: done == [("next", None)])
+    pool.abandon(waits)  # done already: nothing to give up
     release.set()
     until(lambda: pool._abandoned == 0)
-    pool.abandon(hanging)  # done already: nothing to give up
+    assert done == [("next", None), (True, None)]
 
 
-def test_only_so_many_calls_can_be_abandoned(monkeypatch):
-    monkeypatch.setattr(fanout, "MAX_ABANDONED", 0)
-    pool, release = fanout._Pool(1), threading.Event()
-    hanging, waiting = task(lambda: release.wait(20)), task(release.set)
-    pool.submit(hanging)
-    until(lambda: hanging in pool._running)
-    pool.submit(waiting)
-    pool.abandon(hanging)
-    assert not hanging.abandoned
-    pool.abandon(waiting)  # one in the queue is dropped
-    assert not pool._pending
-    release.set()
-
-
-def test_threads_beyond_the_size_and_idle_threads_end(monkeypatch):
+def test_a_thread_without_work_ends(monkeypatch):
     monkeypatch.setattr(fanout, "IDLE_SECONDS", 0.01)
-    pool, release = fanout._Pool(1), threading.Event()
-    pool.submit(task(lambda: release.wait(20)))
-    pool.submit(task(lambda: None), beyond=True)
-    until(lambda: not pool._pending)
+    pool, done = fanout._Pool(2), []
+    pool.submit(task(lambda: "a", done))
+    until(lambda: done and pool._threads == 0)
+    pool.submit(task(lambda: "b", done))
+    until(lambda: len(done) == 2)
+
+
+def test_a_thread_beyond_the_size_ends_after_its_task():
+    pool, release, done = fanout._Pool(1), threading.Event(), []
+    pool.submit(task(release.wait, done))
+    until(lambda: pool._running)
+    pool.submit(task(lambda: "beyond", done), beyond=True)
+    until(lambda: done == [("beyond", None)])
+    until(lambda: pool._threads == 1)
     release.set()
-    until(lambda: pool._threads == 0)
 
 
-def test_a_fork_gets_a_pool_of_its_own(monkeypatch):
-    monkeypatch.setattr(fanout, "_pool", fanout._pool)
-    old = fanout._pool
+def test_a_forked_child_has_a_pool_of_its_own(monkeypatch):
+    before = fanout._pool
+    monkeypatch.setattr(fanout, "_pool", before)
     fanout._new_pool()
-    assert fanout._pool is not old
+    assert fanout._pool is not before
+    assert [outcome.value for outcome in run([Job("a", lambda: 1), Job("b", lambda: 2)])] == [1, 2]
 
 
-def test_the_first_failure_ends_jobs_in_order():
-    asked = []
-    jobs = [Job("bad", lambda: 1 / 0), Job("never", lambda: asked.append(1))]
-    (outcome,) = run(jobs, limit=1, on_error="raise")
-    assert isinstance(outcome.error, ZeroDivisionError)
-    assert asked == []
+def test_the_first_failure_ends_jobs_that_run_in_order():
+    ran = []
+    jobs = [Job("a", fail), Job("b", lambda: ran.append("b"))]
+    assert [outcome.name for outcome in run(jobs, limit=1, on_error="raise")] == ["a"]
+    assert ran == []
 
 
-def test_the_failure_of_a_quick_arm_ends_the_others():
-    quick = Latency()
-    quick.seconds = 0.0
-    slow = threading.Event()
-    jobs = [Job("bad", lambda: 1 / 0, latency=quick), Job("slow", lambda: slow.wait(20))]
-    (outcome,) = run(jobs, inline_below=1.0, on_error="raise")
-    slow.set()
-    assert outcome.name == "bad"
+def test_the_first_failure_of_a_quick_arm_ends_the_fan_out():
+    latency, release = Latency(), threading.Event()
+    latency.took(0.0)
+    jobs = [Job("quick", fail, latency=latency), Job("slow", lambda: release.wait(20))]
+    outcomes = run(jobs, inline_below=math.inf, on_error="raise")
+    release.set()
+    assert [outcome.name for outcome in outcomes] == ["quick"]
+    with pytest.raises(ArmError, match="gone"):
+        apply_policy(outcomes)

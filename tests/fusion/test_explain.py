@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -208,3 +209,12 @@ def test_a_page_of_its_own():
     page = explained(THREE, LISTS, k=1).to_html()
     assert "<html" in page.lower()
     assert "c1" in page
+
+
+def test_a_confidence_that_is_too_low_leaves_no_results():
+    told = replace(explained(Fusion(), [arm("a", "xy")]), confidence=0.25)
+    refused = told.refused(0.5)
+    assert refused.receipts == ()
+    assert refused.why_not("x") == "x: confidence 0.250 is below min_confidence 0.500"
+    assert refused.remarks == ("confidence 0.250 is below min_confidence 0.500",)
+    assert (told.to_dict()["confidence"], told.refused(0.1).confidence) == (0.25, 0.25)

@@ -89,6 +89,7 @@ def test_a_fragment_for_notebooks_has_results_legend_and_what_is_left_out():
     for piece in ("bm25: 1 hits", "left out: 1", "m2: rank 2 of k=1", "fresh", "+0.375", "-0.250"):
         assert piece in html
     assert "No results." in fragment(Explanation("q"))
+    assert "<p>3 of 10 &lt;chunks&gt;</p>" in fragment(Explanation("q", remarks=("3 of 10 <chunks>",)))
     assert "Nothing passed the gate" in receipt_html(Receipt("m1", 1, 0.5, 1.0, degraded=True))
 
 

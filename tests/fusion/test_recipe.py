@@ -253,7 +253,7 @@ def test_an_arm_gated_empty_still_scores_when_completing():
 def test_depth_is_enough_to_fill_k():
     assert Fusion().depth_for(None) == 100
     assert Fusion().depth_for(50) == 50
-    assert Fusion().depth_for(4) == 4
+    assert Fusion().depth_for(4) == 10
     assert Fusion(dedup=SourceDedup()).depth_for(4) == 20
     assert Fusion(dedup=SourceDedup()).depth_for(50) == 200
     assert Fusion(depth=30).depth_for(10) == 30
@@ -268,6 +268,16 @@ def test_shown_scores_compare_with_the_first_in_every_arm():
     assert recipe.shares([]) == []
     assert Fusion(mode="convex").shares([0.9, 0.3]) == [0.9, 0.3]
     assert Fusion(boost=Competition()).shares([0.5]) == [pytest.approx(0.5)]
+
+
+def test_ties_are_broken_by_rank_then_relative_score_then_key():
+    lists = [arm("bm25", "aei", [9.0, 8.0, 1.0]), arm("vector", "bdh", [0.9, 0.3, 0.1])]
+    # rank 1: both relative scores are 1, so a before b; rank 2: (8 − 1)/8 > (0.3 − 0.1)/0.8; rank 3: both 0
+    assert Fusion().run(lists, reader=READER).keys == ["a", "b", "e", "d", "h", "i"]
+    assert Fusion().run(lists[::-1], reader=READER).keys == ["a", "b", "e", "d", "h", "i"]
+    unscored = [lists[0], arm("vector", "bdh")]
+    assert Fusion().run(unscored, reader=READER).keys == ["a", "b", "d", "e", "h", "i"]
+    assert Fusion().run([lists[0], arm("vector", "", [])], reader=READER).keys == ["a", "e", "i"]
 
 
 def test_convex_counts_from_the_score_of_an_unrelated_item():

@@ -27,12 +27,18 @@ def pg_url():
         yield server.database()
 
 
+@pytest.fixture
+def later():
+    """Minutes by which the memory's clock is ahead."""
+    return [0.0]
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def memory(request, tmp_path):
+def memory(request, tmp_path, later):
     place, options = tmp_path / "memory.db", {}
     if request.param == "postgres":
         place, options = request.getfixturevalue("pg_url"), {"schema": f"s{time.monotonic_ns()}"}
-    with HybridMemory(place, embedder="local", **options) as opened:
+    with HybridMemory(place, embedder="local", clock=lambda: time.time() + 60 * later[0], **options) as opened:
         yield opened
 
 
@@ -252,51 +258,52 @@ def test_memories_of_the_memory_are_items_of_the_store(memory, store):
 
 # --- expiry
 
-SHORT = 0.4
-"""Seconds that an item lives in these tests."""
 
-
-def test_an_expired_item_is_gone_without_a_sweep(store):
-    store.put(ANA, "brief", {"text": "the code is 4711"}, ttl=SHORT / 60)
+def test_an_expired_item_is_gone_without_a_sweep(store, later):
+    store.put(ANA, "brief", {"text": "the code is 4711"}, ttl=10)
     store.put(ANA, "long", {"text": "the other code is 4712"})
     assert set(keys(store.search(ANA, query="code", refresh_ttl=False))) == {"brief", "long"}
-    time.sleep(SHORT * 1.1)
+    later[0] += 9
+    assert store.get(ANA, "brief", refresh_ttl=False) is not None
+    later[0] += 2
     assert store.get(ANA, "brief") is None
     assert keys(store.search(ANA)) == ["long"]
     assert keys(store.search(ANA, query="the code is 4711")) == ["long"]
     store.put(BOB, "b", {"text": "no code"})
     assert "brief" not in keys(store.search(("users",), query="the code is 4711"))
-    store.put(("gone",), "brief", {"n": 1}, ttl=SHORT / 60)
+    store.put(("gone",), "brief", {"n": 1}, ttl=10)
     assert ("gone",) in store.list_namespaces()
-    time.sleep(SHORT * 1.1)
+    later[0] += 11
     assert ("gone",) not in store.list_namespaces()
     store.put(ANA, "brief", {"text": "the code is 4711"})
     assert keys(store.search(ANA)) == ["long", "brief"]
-    store.put(ANA, "swept", {"text": "soon gone"}, ttl=SHORT / 60)
-    time.sleep(SHORT * 1.1)
+    store.put(ANA, "swept", {"text": "soon gone"}, ttl=10)
+    later[0] += 11
     assert store.sweep_ttl() >= 1
     assert store.memory.namespace("users/ana").history("swept")[-1].deleted
 
 
-def test_reading_begins_the_ttl_anew_unless_told_otherwise(store):
-    for key in ("read", "left"):
-        store.put(ANA, key, {"text": key}, ttl=SHORT / 60)
+def test_reading_begins_the_ttl_anew_unless_told_otherwise(store, later):
+    for key in ("read", "left", "found"):
+        store.put(ANA, key, {"text": f"{key} it"}, ttl=10)
     for _ in range(3):
-        time.sleep(SHORT * 0.5)
+        later[0] += 6
         assert store.get(ANA, "read") is not None
+        assert keys(store.search(ANA, query="found", limit=1)) == ["found"]
     assert store.get(ANA, "left") is None
+    later[0] += 6
     assert store.get(ANA, "read", refresh_ttl=False) is not None
-    time.sleep(SHORT * 1.1)
+    later[0] += 6
     assert store.get(ANA, "read") is None
 
 
-def test_the_ttl_of_the_store(memory):
-    store = HybridStore(memory, ttl={"default_ttl": SHORT / 60, "refresh_on_read": False})
+def test_the_ttl_of_the_store(memory, later):
+    store = HybridStore(memory, ttl={"default_ttl": 10, "refresh_on_read": False})
     store.put(ANA, "a", {"n": 1})
     store.put(ANA, "b", {"n": 1}, ttl=None)
-    time.sleep(SHORT * 0.7)
+    later[0] += 7
     assert store.get(ANA, "a") is not None
-    time.sleep(SHORT * 0.7)
+    later[0] += 7
     assert store.get(ANA, "a") is None
     assert store.get(ANA, "b") is not None
 

@@ -78,3 +78,15 @@ def test_nearness_counts_where_there_are_vectors():
 def test_an_empty_memory_is_never_confident():
     with HybridMemory(embedder=None) as opened:
         assert opened.search("anything", min_confidence=0.01) == []
+
+
+def test_an_explanation_shows_the_confidence_and_honours_the_least_one():
+    with HybridMemory(embedder=None) as memory:
+        memory.add_many([f"Ana {fact} {town}." for town in TOWNS for fact in FACTS])
+        told = memory.explain("Who moved to Oslo?")
+        assert told.receipts
+        assert told.confidence == 1.0  # the first hit has both words
+        strange = memory.explain("Which zebra plays trombone?", min_confidence=0.5)
+        assert strange.receipts == ()
+        assert memory.search("Which zebra plays trombone?", min_confidence=0.5) == []
+        assert strange.confidence == 0.0

@@ -1,7 +1,13 @@
 """Opening a memory: what is said when there is no embedder."""
 
+import inspect
 import subprocess
 import sys
+
+from hybridmem.memory.factory import StoreOptions
+from hybridmem.stores.markdown.store import MarkdownStore
+from hybridmem.stores.postgres.store import PostgresStore
+from hybridmem.stores.sqlite.store import SQLiteStore
 
 WITHOUT_LOCAL = """
 import sys
@@ -29,3 +35,14 @@ def test_a_memory_without_an_embedder_says_so_once():
 
 def test_choosing_none_is_silent():
     assert said("HybridMemory(embedder=None)") == ""
+
+
+def test_the_options_of_every_store_are_typed():
+    stores = (SQLiteStore, MarkdownStore, PostgresStore)
+    taken = {
+        name
+        for store in stores
+        for name, parameter in inspect.signature(store).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert set(StoreOptions.__annotations__) == taken - {"clock"}

@@ -284,6 +284,8 @@ class Retriever:
 
     def explainer(self):
         def explain(query, /, *, recipe, k=None, filter=None, as_of=None):
+            if query == "break":
+                raise ZeroDivisionError("in an arm")
             return Explanation(query, arms={"one": f"k={k}, c={recipe.c:g}"}, texts={"a": "the text"})
 
         return Explainer(("one",), Fusion(c=7), explain)
@@ -295,6 +297,7 @@ def test_a_retriever_that_explains_itself_is_shown():
         assert (start["arms"], start["count"], start["asOf"]) == (["one"], None, False)
         _, answer = post(inspector, "search", {"query": "cat", "k": 3, "changes": {"c": 9}})
         assert answer["arms"] == [{"name": "one", "note": "k=3, c=9", "count": 0, "hits": []}]
+        assert post(inspector, "search", {"query": "break"}) == (500, {"error": "ZeroDivisionError: in an arm"})
         _, answer = post(inspector, "why", {"query": "cat", "key": "a"})
         assert answer["text"] == "the text"
         assert answer["why"] == "a: found by no arm (one: k=8, c=7)"

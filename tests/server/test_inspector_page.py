@@ -11,7 +11,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from hybridmem import HybridMemory, Memory
+from hybridmem import Fusion, HybridMemory, Memory, SourceDedup
 from hybridmem.server.controls import changed_recipe
 from hybridmem.server.inspector import Inspector
 from langchain_hybridmem import BM25Retriever, FusionRetriever
@@ -465,6 +465,15 @@ def test_five_arms_fit_and_the_fused_list_stays_in_view(driver, width):
         box = page.one(".fused").rect
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
+
+
+def test_remarks_about_the_whole_answer_stand_above_the_results(driver):
+    with HybridMemory(embedder=None, recipe=Fusion(dedup=SourceDedup())) as memory:
+        memory.add_many(Memory(f"cat number {n}", source_id="one") for n in range(4))
+        with Inspector(memory) as inspector:
+            page = Page(driver, inspector, state=state(q="cat"))
+            assert "1 of 8: 3 chunks collapsed into 1 sources" in page.one(".fused .remark").text
+            page.check_layout(1400)
 
 
 def test_what_goes_wrong_is_shown(driver, memory):

@@ -7,6 +7,8 @@ from hybridmem import HybridMemory, Memory
 memory = HybridMemory(embedder=None)
 HybridMemory(namespace=5)  # bad
 HybridMemory(k="eight")  # bad
+HybridMemory("m.db", buzy_timeout=1.0)  # bad
+HybridMemory("m.db", synchronous="off")  # bad
 memory.add("text", tag=["home"])  # bad
 memory.add("text", on_duplicate="drop")  # bad
 memory.add(5)  # bad

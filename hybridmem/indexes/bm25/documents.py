@@ -151,9 +151,7 @@ def query_terms(query: str | Iterable[str], /, *, analyzer: AnyAnalyzer) -> dict
 
 def check_k(k: Any, /) -> int:
     """Validate the number of results: a whole number from 1."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"k={validation.display(k)} must be a whole number of at least 1")
-    return k
+    return validation.k(k)
 
 
 def check_allowed(allowed: Any, /) -> Any:

@@ -297,7 +297,7 @@ class MarkdownStore:
         with self._lock:
             problems = self._notes.sync().problems
             unread = [f"{path}: {why}" for path, why in problems.items()]
-            return [*self.index.check(), *unread, *self._notes.differences()]
+            return _list(dict.fromkeys([*self.index.check(), *unread, *self._notes.differences()]))
 
     def backup(self, path: str | Path, /) -> None:
         """Copy everything into one SQLite file, which `SQLiteStore` can open."""

@@ -113,7 +113,7 @@ class NoteFolder:
                 for namespace in read.namespaces(conn)
                 for memory in _memories(conn, namespace, read.ids(conn, View(namespace, superseded=True), None))
             }
-        problems = []
+        problems = [f"{path}: {why}" for path, why in _circle_problems(list(seen.values())).items()]
         for path, file in seen.items():
             memory = indexed.pop((file.namespace, file.id), None)
             with suppress(ConfigError, OSError):  # reported by the sync
@@ -200,8 +200,8 @@ class NoteTransaction:
             everything = list(all_files(self._conn).values())
             self._set_statuses(everything)
             self._set_links(everything)
-        for path, circle in _circles(list(all_files(self._conn).values())).items():
-            problems.setdefault(path, f"its `supersedes` is ignored, since it closes a circle: {circle}")
+        for path, why in _circle_problems(list(all_files(self._conn).values())).items():
+            problems.setdefault(path, why)
         self.edited = self.edited or bool(changed)
         added = sum(file.path not in seen for file, _ in changed)
         return SyncReport(added, len(changed) - added, removed, problems)
@@ -363,6 +363,11 @@ def _circles(files: Sequence[SeenFile]) -> dict[str, str]:
             closing = next(one for one in path if one.supersedes == newest.id)
             found[closing.path] = " → ".join(repr(one.id) for one in (*path, path[0]))
     return found
+
+
+def _circle_problems(files: Sequence[SeenFile]) -> dict[str, str]:
+    reason = "its `supersedes` is ignored, since it closes a circle: "
+    return {path: reason + circle for path, circle in _circles(files).items()}
 
 
 def read_notes(folder: str | Path, /) -> Iterator[Memory]:

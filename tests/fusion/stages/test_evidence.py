@@ -160,17 +160,11 @@ def test_nothing_ranked_and_bad_weights():
         Evidence(thread=-1)
 
 
-def test_a_mention_adds_the_score_of_the_candidate_that_mentions():
-    links = (
-        MentionLink(0, 1, 0.8, "Tim Burton"),  # a mentions b
-        MentionLink(2, 1, 0.5, "Burton"),  # c does too, but less
-        MentionLink(0, 1, 0.1, "Tim"),  # a weaker name of the same pair changes nothing
-        MentionLink(0, 3, 1.0, "gone"),  # d is not in the ranking
-    )
-    of = pool("abcd", mentions=links)
-    rows = ranking(("a", 0.9, {}), ("b", 0.4, {}), ("c", 0.2, {}))
-    trace = Trace()
-    # b: 0.8 · 0.9; a, the other way: ¼ · 0.8 · 0.4; c: ¼ · 0.5 · 0.4
-    expected = {"a": 0.25 * 0.8 * 0.4, "b": 0.8 * 0.9, "c": 0.25 * 0.5 * 0.4}
-    assert added(rows, only="mention", of=of, trace=trace) == pytest.approx(expected)
-    assert set(added(rows, only="mention", of=pool("abc")).values()) == {0.0}
+def test_a_mention_passes_a_part_of_the_score_on():
+    rows = ranking(("a", 0.8, {}), ("b", 0.5, {}), ("c", 0.1, {}))
+    links = [MentionLink(0, 2, 1.0, "sea"), MentionLink(1, 2, 1.0, "sea"), MentionLink(2, 1, 0.5, "bee")]
+    of, trace = pool("abcx", mentions=[*links, MentionLink(0, 3, 1.0, "ex")]), Trace()  # x is not in the ranking
+    # c: mentioned by a; a: mentions c, a quarter of 0.1; b: mentions c as well, more than half of c's score, 0.05
+    assert added(rows, only="mention", of=of, trace=trace) == pytest.approx({"a": 0.025, "b": 0.5 * 0.1, "c": 0.8})
+    for nothing in (None, pool("abc")):
+        assert set(added(rows, only="mention", of=nothing).values()) == {0.0}

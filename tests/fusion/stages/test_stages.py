@@ -499,9 +499,7 @@ def test_identical_texts_are_one_result_the_newest():
         IdenticalTexts(look_ahead=0)
 
 
-def test_a_half_life_counts_from_the_event_where_there_is_one():
-    day = 86_400
-    rows = [Row("a", {"updated_at": 100 * day}), Row("b", {"updated_at": 100 * day, "event_at": 70 * day})]
-    stage = HalfLife(half_life=30, strength=1.0)
-    got = stage(Ranking(["a", "b"], rows, [0.5, 0.5]), Context("", 100 * day, READER))
-    assert got.scores == pytest.approx([0.5 * (1 + 0.5**0), 0.5 * (1 + 0.5**1)])
+def test_the_date_of_the_event_counts_before_that_of_the_record():
+    rows = [Row("old", {"updated_at": NOW, "event_at": NOW - 30 * DAY}), Row("new", {"updated_at": NOW - 30 * DAY})]
+    found = Fusion(boost=HalfLife(half_life=30, strength=1.0)).run([arm("a", rows)], reader=READER, now=NOW)
+    assert dict(zip(found.keys, found.scores, strict=True)) == pytest.approx({"old": 1 / 61 * 1.5, "new": 1 / 62 * 1.5})

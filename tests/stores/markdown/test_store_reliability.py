@@ -191,3 +191,30 @@ def test_a_relative_folder_stays_the_same_after_chdir(tmp_path, monkeypatch):
         assert {found.id for found in memory.search("here")} == {"a", "b"}
     assert list((tmp_path / "other").iterdir()) == []
     assert sorted(path.name for path in (tmp_path / "notes").glob("*.md")) == ["a.md", "b.md"]
+
+
+def test_nothing_of_an_erased_note_is_left_in_the_folder(tmp_path):
+    def embed(texts):
+        return [[float(len(text)), 1.0] for text in texts]
+
+    with HybridMemory(f"{tmp_path}/notes/", embedder=embed) as memory:
+        memory.add("Ana is a xylophonist", id="a", title="The xylophonist")
+        memory.add("B", id="b")
+        memory.link("b", "a", "xylophonist of")
+        assert memory.search("xylophonist")
+        assert memory.erase("a") == 1
+        assert [found.id for found in memory.search("B")] == ["b"]
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and b"xylophonist" in path.read_bytes()]
+    assert left == []
+
+
+def test_a_circle_between_notes_leaves_the_newest_visible(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for number, (id_, old) in enumerate((("a", "c"), ("b", "a"), ("c", "b"))):
+        path = folder / f"{id_}.md"
+        path.write_text(f"---\nid: {id_}\nsupersedes: {old}\n---\n\ntext {id_}\n")
+        os.utime(path, ns=(10**18 + number, 10**18 + number))
+    with MarkdownStore(folder) as store:
+        assert store.ids(view=NOW) == {"c"}
+        assert any("circle" in line for line in store.check())

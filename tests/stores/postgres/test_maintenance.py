@@ -142,3 +142,23 @@ class TestBuilding:
             assert index_of(conn, 16)
             assert told
             assert all(0 <= done <= total for done, total in told)
+
+
+def test_no_table_has_a_word_of_an_erased_memory(pg_url, schema):
+    def embed(texts):
+        return [[float(len(text)), 1.0] for text in texts]
+
+    with HybridMemory(pg_url, schema=schema, embedder=embed) as memory:
+        memory.add("Ana is a xylophonist, she says", id="a", title="The xylophonist", thread="t", speaker="Xylophonist")
+        memory.add("Is Ana a xylophonist?", id="q", thread="t")
+        memory.add("B", id="b", thread="t")
+        memory.link("a", "b", "xylophonist of")
+        memory.store.save_snapshot("bm25", memory.store.last_seq(), b"xylophonist")
+        memory.erase("a", "q")
+        assert memory.search("B")
+    with psycopg.connect(pg_url, autocommit=True) as conn:
+        tables = conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+        assert len(tables) > 15
+        for (table,) in tables:
+            query = f'SELECT count(*) FROM "{schema}"."{table}" t WHERE t::text ILIKE \'%xylophon%\''
+            assert conn.execute(query).fetchone() == (0,), table

@@ -230,6 +230,8 @@ class PostgresView:
             return [have[id_] if id_ in have else read[id_] for id_ in ids]
 
         def sample(size: int) -> list[str]:
+            if not self._searches_vectors():  # the table of vectors is made with the first one
+                return []
             row = query_vector(query.vector)
             rows = self._run(sample_of(self._namespace, len(row), size))
             sampled.update(zip((found[1] for found in rows), cosines(rows, row), strict=True))
