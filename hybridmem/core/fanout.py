@@ -207,7 +207,7 @@ def _new_pool() -> None:
     _pool = _Pool(POOL_SIZE)
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch  - absent on Windows
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_pool)
 
 
@@ -313,14 +313,8 @@ class _Gathering:
             except queue.Empty:
                 place, outcome = first, _too_late(self._jobs[first])
                 _pool.abandon(self._tasks[first])
-<<<<<<< HEAD
-            if outcome is None:
-                if place in self._tasks:  # pragma: no branch  - a job that was given up may still start
-                    self._deadlines[place] = time.perf_counter() + (self._jobs[place].timeout or math.inf)
-=======
             if outcome is None:  # it has started
                 self._deadlines[place] = time.perf_counter() + (self._jobs[place].timeout or math.inf)
->>>>>>> main
                 continue
             if self._tasks.pop(place, None) is None:  # it was given up before
                 continue

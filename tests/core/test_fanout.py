@@ -229,7 +229,7 @@ def test_a_result_that_comes_after_the_loop_closed_is_dropped():
 
     async def leave():
         task = asyncio.ensure_future(in_thread(slow))
-        while not started.is_set():
+        while not started.is_set():  # noqa: ASYNC110  a threading.Event
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
