@@ -182,8 +182,8 @@ def main():
     asked = arguments(__doc__)
     made = {
         "## Recall@10 on LoCoMo\n\nSix conversations put as items, embedded by the same MiniLM model. Three of them "
-        "were used to choose the weights of the default recipe. HybridStore leaves the names of speakers out of a question "
-        "before it is embedded.": quality,
+        "were used to choose the weights of the default recipe. HybridStore leaves the names of speakers out of a "
+        "question before it is embedded.": quality,
         f"## Time\n\n{ITEMS:,} items in {SPACES} namespaces; wall clock, medians of 40 calls; vectors of {DIM} numbers "
         "by hashing, so that no model takes part. A batch holds 100 items of one namespace. Both databases write every "
         "put to disk.": speed,
