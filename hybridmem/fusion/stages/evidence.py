@@ -7,7 +7,7 @@ does not apply (no threads, no speaker named, no date named, another language) i
 |---|---|
 | `window` | how much better the candidate matches together with two turns before and after it than alone (BM25) |
 | `thread` | the best merged score in the candidate's thread, minus its own |
-| `previous_question` | the merged score of the turn before, when that turn asks a question |
+| `previous_question` | between people: the merged score of the turn before, when that turn asks a question |
 | `speaker` | 1 when the query names the speaker and the text speaks in the first person |
 | `date` | nearness of the candidate's date to a date in the query |
 | `mention` | the best merged score of a candidate whose text mentions this one by name (a quarter the other way) |
@@ -30,7 +30,7 @@ from hybridmem.core.times import as_datetime
 from hybridmem.core.types import Ranking
 from hybridmem.fusion.explain import StepPart
 from hybridmem.fusion.stages.base import Context, reorder
-from hybridmem.text.cues import ASKS, ASSISTANT_ROLES, FIRST_PERSON, TIME_WORD, asks_when, cues_of, speaker_of
+from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD, asks_when, cues_of, is_person, speaker_of
 from hybridmem.text.dates import dates_in
 from hybridmem.text.speakers import named_speakers
 
@@ -123,11 +123,11 @@ def thread(turns: Turns) -> Part | None:
 
 
 def previous_question(turns: Turns) -> Part | None:
-    """The merged score of the turn before, if that asks a question and this one is not an assistant's."""
+    """The merged score of the turn before, if that asks a question, in a conversation between people."""
     at = previous_positions(turns)
     if at.max(initial=-1) < 0:
         return None
-    person = np.array([speaker not in ASSISTANT_ROLES for speaker in turns.column("speaker")])
+    person = np.array([is_person(speaker) for speaker in turns.column("speaker")])
     applies = (at >= 0) & turns.has_cue(ASKS)[at] & person
     return Part(np.where(applies, turns.scores[at], 0.0), lambda i: f"after the question {turns.keys[at[i]]}")
 
@@ -217,7 +217,7 @@ class Evidence:
 
     window: float = 0.18
     thread: float = 0.29
-    previous_question: float = 0.14
+    previous_question: float = 0.17
     speaker: float = 0.18
     date: float = 0.36
     mention: float = 0.35
