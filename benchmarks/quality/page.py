@@ -40,8 +40,8 @@ Written by `make quality DATA=folder`. Every system gets the same texts and the 
 table names the local embedder. The weights of the default recipe were chosen on LoCoMo 26, 30 and 41, REALTALK 1 to 3,
 BEAM 1 to 6 and the first halves of the SciFact and Cranfield questions. The tables show the **other** conversations and
 questions ([decision 8](decisions/0008-evidence.md)). They were looked at while the recipe was made: the strength of the
-half-life and the rule for questions were settled with BEAM 7 to 10 in view. Differences are paired, case by case, with 95 % bootstrap
-intervals. To measure your own memory, see [evaluate.md](evaluate.md).
+half-life and the rule for questions were settled with BEAM 7 to 10 in view. Differences are paired, case by case, with
+95 % bootstrap intervals. To measure your own memory, see [evaluate.md](evaluate.md).
 
 `HybridMemory` is the memory of this package, with its own arms. `FusionRetriever` fuses the arms that you give it; here
 it and the frameworks' own fusions get the same two arms where the table says "our BM25".
