@@ -69,7 +69,8 @@ def test_every_setting_of_a_recipe(kind, name):
 
 
 @pytest.mark.parametrize("kind", [BM25Index, FTS5Index, RankBM25Index, GraphIndex])
-def test_every_setting_of_an_index(kind):
+def test_every_setting_of_an_index(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a text is a path to FTS5Index
     for _, name in settings_of(kind):
         offer(lambda value, name=name: kind(**{name: value}))
 
