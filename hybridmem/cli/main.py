@@ -1,4 +1,4 @@
-"""The `hybridmem` command: its parser, its exit codes and the handling of errors."""
+"""The `hybridmem` command: its parser, shell completion, exit codes and the handling of errors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hybridmem import __version__
 from hybridmem.cli import commands
-from hybridmem.cli.completion import SHELLS, completion_script
+from hybridmem.cli.output import say, say_error
 from hybridmem.errors import HybridMemError
 
-__all__ = ["build_parser", "main"]
+__all__ = ["build_parser", "completion_script", "main"]
 
 DEFAULT_PATH = "memory.db"
 EXIT_ERROR = 1
@@ -36,7 +36,25 @@ Markdown notes, or a postgresql:// address. HYBRIDMEM_EMBEDDER is the default of
 1 error (message on stderr), 2 wrong usage, 3 no results or refused, 130 interrupted.
 """
 
-
+SHELLS = ("bash", "zsh", "fish")
+_BASH = """\
+_hybridmem() {{
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands} --help --version" -- "$cur"))
+        return
+    fi
+    case "$command" in
+{cases}
+    esac
+    case "$cur" in
+        -*) COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;
+        *) COMPREPLY=($(compgen -f -- "$cur")) ;;
+    esac
+}}
+complete -o filenames -F _hybridmem hybridmem
+"""
 _COMPLETION = """\
 example:
   eval "$(hybridmem completion bash)"
@@ -75,25 +93,30 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    print(completion_script(args.shell, build_parser()), end="")
+    say(completion_script(args.shell, build_parser()).removesuffix("\n"))
     return 0
 
 
 def _memory_options(sub: argparse.ArgumentParser, *, embedder: bool) -> None:
     group = sub.add_argument_group("the memory")
-    where = os.environ.get("HYBRIDMEM", DEFAULT_PATH)
-    group.add_argument("-m", "--memory", default=where, metavar="PATH", help=f"file, folder or address ({where})")
+    where = os.environ.get("HYBRIDMEM") or DEFAULT_PATH  # not shown in the help: an address may have a password
+    group.add_argument(
+        "-m",
+        "--memory",
+        default=where,
+        metavar="PATH",
+        help=f"file, folder or postgresql:// address (the value of HYBRIDMEM, else {DEFAULT_PATH})",
+    )
     group.add_argument("-n", "--namespace", default="", metavar="NAME", help="namespace to use (the default namespace)")
     if not embedder:
         return
-    chosen = os.environ.get("HYBRIDMEM_EMBEDDER", "auto")
     group.add_argument(
         "--embedder",
-        default=chosen,
+        default=os.environ.get("HYBRIDMEM_EMBEDDER") or "auto",
         metavar="NAME",
         help="local: the offline embedder; none: BM25 and graph only; module:attribute: an embedding object or "
-        "function; "
-        f"auto: the one the memory was made with, else local if it is installed ({chosen})",
+        "function; auto: the local one, if the memory was made with it or is new and it is installed "
+        "(the value of HYBRIDMEM_EMBEDDER, else auto)",
     )
     group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="recipe for ranking (default)")
 
@@ -108,16 +131,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None and not sys.stdout.closed:  # `hybridmem search … >&-`
             sys.stdout.flush()
     except HybridMemError as error:
-        print(f"hybridmem: {error}", file=sys.stderr)
+        say_error(error)
         return EXIT_ERROR
     except BrokenPipeError:  # `hybridmem search … | head -1`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("hybridmem: interrupted; everything reported as done is kept", file=sys.stderr)
+        say_error("interrupted; everything reported as done is kept")
         return EXIT_INTERRUPTED
     except OSError as error:
-        print(f"hybridmem: {error}", file=sys.stderr)
+        say_error(error)
         return EXIT_ERROR
     return code
+
+
+# --- completion
+
+
+def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The completion script for a shell; load it with `eval "$(hybridmem completion bash)"`."""
+    commands = dict(_subparsers(parser))
+    if shell == "fish":
+        return _fish(commands)
+    cases = "\n".join(f'        {name}) words="{" ".join(_options(sub))}" ;;' for name, sub in commands.items())
+    script = _BASH.format(commands=" ".join(commands), cases=cases)
+    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
+
+
+def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
+    lines = ["complete -c hybridmem -f"]
+    for name, sub in commands.items():
+        lines.append(f"complete -c hybridmem -n __fish_use_subcommand -a {name}")
+        lines += [
+            f"complete -c hybridmem -n '__fish_seen_subcommand_from {name}' -l {option.removeprefix('--')}"
+            for option in _options(sub)
+            if option.startswith("--")
+        ]
+    lines.append("complete -c hybridmem -n 'not __fish_use_subcommand' -F")
+    return "\n".join(lines) + "\n"
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:  # noqa: SLF001  argparse has no public list of its commands
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            yield from action.choices.items()
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001

@@ -1,25 +1,39 @@
-"""Output of the command line: progress, JSON, colours, and text wrapped to the width of the terminal."""
+"""Output of the command line: text without control characters, JSON, colours, lines of the terminal's width, progress.
+
+Stored texts, ids, tags and namespaces may have control characters that move the cursor, retitle the window or reorder
+the line. `say`, `say_error` and `print_json` show them escaped. Every command prints through these three.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
+import secrets
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hybridmem.core.types import Memory
 
-__all__ = ["Progress", "clip", "memory_fields", "paint", "print_json", "shows_colour", "wrap", "write_text"]
+__all__ = [
+    "Progress", "clip", "is_terminal", "json_line", "memory_fields", "one_line", "paint", "print_json", "say",
+    "say_error", "shows_colour", "visible", "wrap", "write_json", "write_text",
+]  # fmt: skip
 
 BAR = 24
 OFTEN, FIRST, SELDOM = 0.1, 1.0, 5.0
 """Seconds between two updates of a bar; before the first line in a pipe; between two such lines."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""C0 without tab and newline, DEL, C1, line separators, and the characters that change the direction of text."""
+_MARK = secrets.token_hex(8)
+"""Marks the colour codes of `paint`, so that a stored text cannot have one that `say` accepts."""
+_PAINTED = re.compile(rf"\x1b\[([0-9;]+)m{_MARK}")
 STYLES = {"bold": "1", "dim": "2", "green": "32", "yellow": "33", "cyan": "36"}
 
 
@@ -72,18 +86,56 @@ def _bar(done: int, total: int) -> str:
     return f"[{'#' * full}{'.' * (BAR - full)}] {share * 100:3.0f} %"
 
 
+def visible(text: str) -> str:
+    r"""The text with its control characters escaped; tabs and newlines stay.
+
+    >>> print(visible("a\x1b[2J\u202eb"))
+    a\x1b[2J\u202eb
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """The text with its control characters escaped, newlines and tabs too: for ids and names."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def say(*lines: object, file: IO[str] | None = None) -> None:
+    """Print lines, by default on standard output: control characters are escaped, colours of `paint` are kept."""
+    for line in lines:
+        pieces = _PAINTED.split(str(line))  # text, codes, text, codes, …
+        pieces[::2] = map(visible, pieces[::2])
+        pieces[1::2] = [f"\x1b[{codes}m" for codes in pieces[1::2]]
+        print("".join(pieces), file=file)
+
+
+def say_error(message: object) -> None:
+    """Print a message on standard error, as one line that begins with the name of the command."""
+    print(visible(f"hybridmem: {message}"), file=sys.stderr, flush=True)
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+
+
 def shows_colour() -> bool:
     """Whether to print colours: on a terminal, unless NO_COLOR is set or TERM is "dumb"."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal()
 
 
 def paint(text: str, *styles: str) -> str:
-    """The text in these styles, or unchanged where colours are not shown."""
+    """One line of text in these styles, for `say`; without colours where they are not shown."""
+    shown = one_line(text)
     if not styles or not shows_colour():
-        return text
-    return f"\x1b[{';'.join(STYLES[style] for style in styles)}m{text}\x1b[0m"
+        return shown
+    return f"\x1b[{';'.join(STYLES[style] for style in styles)}m{_MARK}{shown}\x1b[0m{_MARK}"
 
 
 def _width() -> int:
@@ -92,18 +144,22 @@ def _width() -> int:
 
 def wrap(text: str, *, indent: int = 0) -> Iterable[str]:
     """The text as indented lines of the terminal's width; one line where the output is not a terminal."""
-    flat = " ".join(text.split())
-    if sys.stdout is None or not sys.stdout.isatty():
+    flat = _flat(text)
+    if not is_terminal():
         return [" " * indent + flat]
     margin = " " * indent
     return textwrap.wrap(flat, _width(), initial_indent=margin, subsequent_indent=margin) or [margin]
 
 
+def _flat(text: str) -> str:
+    return " ".join(visible(text).split())
+
+
 def clip(text: str, used: int) -> str:
     """The text on one line, cut to what is left of the terminal's width; whole where the output is not a terminal."""
-    flat = " ".join(text.split())
+    flat = _flat(text)
     left = max(20, _width() - used)
-    if sys.stdout is None or not sys.stdout.isatty() or len(flat) <= left:
+    if not is_terminal() or len(flat) <= left:
         return flat
     return f"{flat[: left - 1]}…"
 
@@ -113,19 +169,41 @@ def memory_fields(memory: Memory) -> dict[str, Any]:
     return memory.to_dict()
 
 
+def json_line(value: Any) -> str:
+    """The value as JSON on one line; control characters are escaped, C1 and text direction too."""
+    return _json_escaped(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _json_escaped(text: str) -> str:
+    """JSON with its control characters escaped: they can only stand in strings."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    _print_encoded(json_line(value))
+
+
+def _print_encoded(text: str) -> None:
+    """Print JSON; characters that the output cannot encode are escaped as JSON does it."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(value, default=str)  # ASCII with escapes is valid JSON in every encoding
+        text = json.dumps(json.loads(text))  # ASCII with escapes is valid JSON in every encoding
     print(text)
+
+
+def write_json(text: str, path: str) -> None:
+    """Write JSON to a file, or to standard output for `-`."""
+    if path == "-":
+        _print_encoded(_json_escaped(text.rstrip("\n")))
+    else:
+        Path(path).write_text(_json_escaped(text), encoding="utf-8")
 
 
 def write_text(text: str, path: str) -> None:
     """Write text to a file, or to standard output for `-`."""
     if path == "-":
-        print(text, end="" if text.endswith("\n") else "\n")
+        say(text.removesuffix("\n"))
     else:
         Path(path).write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -23,7 +24,7 @@ from hybridmem.memory.engine import Engine
 if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
     from typing_extensions import Unpack
 
-__all__ = ["StoreOptions", "open_engine", "open_store", "pick_embedder"]
+__all__ = ["StoreOptions", "check_place", "open_engine", "open_store", "pick_embedder"]
 
 log = logging.getLogger("hybridmem")
 POSTGRES = ("postgresql://", "postgres://")
@@ -59,7 +60,7 @@ def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **opt
         if options:
             raise ConfigError(f"path is an open store: {', '.join(options)} cannot be set")
         return path
-    text = validation.file_path("path", str(path), _PLACES)  # SQLite takes '' for a temporary file
+    text = check_place(str(path))
     if text.startswith(POSTGRES):
         from hybridmem.stores.postgres.store import PostgresStore
 
@@ -71,6 +72,17 @@ def open_store(path: str | Path | Store, /, *, clock: Callable[[], float], **opt
     from hybridmem.stores.sqlite.store import SQLiteStore
 
     return _made(SQLiteStore, text, clock, options)
+
+
+def check_place(text: str) -> str:
+    """A path or address as given; addresses that no store has are refused, without showing a password in them."""
+    text = validation.file_path("path", text, _PLACES)  # SQLite takes '' for a temporary file
+    scheme, _, rest = text.partition("://")
+    if rest and not text.startswith(POSTGRES):
+        raise ConfigError(f"path is an address of the kind '{scheme[:40]}://', which no store has: {_PLACES}")
+    if re.search(r"\bpassword\s*=", text) and not rest:
+        raise ConfigError(f"path has 'password=', as in a list of connection options: {_PLACES}")
+    return text
 
 
 def _made(kind: Callable[..., Any], place: str, clock: Callable[[], float], options: Mapping[str, Any]) -> Store:

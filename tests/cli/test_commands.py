@@ -9,8 +9,7 @@ import pytest
 
 from hybridmem import HybridMemory
 from hybridmem.cli import output
-from hybridmem.cli.completion import completion_script
-from hybridmem.cli.main import build_parser, main
+from hybridmem.cli.main import build_parser, completion_script, main
 
 
 @pytest.fixture
@@ -170,7 +169,7 @@ def test_an_embedder_of_your_own(run, tmp_path, monkeypatch):
     run("add", "oooo", "--id", "o", "--embedder", "my_model:Model")
     assert rows(run("search", "oo", "--arm", "vector", "--json", "--embedder", "my_model:Model").out)[0]["id"] == "o"
     told = run("search", "oo", code=1).err
-    assert "(5 dimensions): give it with --embedder module:attribute" in told
+    assert "(5 dimensions): name the object in your code with --embedder module:attribute" in told
     for command in ("check", "list", "export", "stats", "namespaces"):
         run(command)  # need no embedder
     run("search", "oooo", "--embedder", "none")

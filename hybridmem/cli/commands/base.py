@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hybridmem.core.protocols import Store
 from hybridmem.errors import ConfigError
 from hybridmem.memory.embeddings import recorded
-from hybridmem.memory.factory import open_store
+from hybridmem.memory.factory import check_place, open_store
 from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json"]
@@ -64,15 +64,19 @@ def open_memory(args: argparse.Namespace, *, must_exist: bool = True, recipe: st
 
 
 def _embedder_of(store: Store, given: str) -> Any:
-    """The embedder that --embedder names; "auto" is the one that the store was made with, if it is the local one."""
+    """The embedder that --embedder names; "auto" is the one that the store was made with, if it is the local one.
+
+    A store records a name, never code to load: a data file from somebody else must not choose what is imported.
+    """
     known = recorded(store)
     if given != "auto" or known is None:
         return load_embedder(given)
     if known["name"].startswith(LOCAL):
         return "local"
     raise ConfigError(
-        f"this memory was made with the embedder {known['name']!r} ({known['dim']} dimensions): "
-        "give it with --embedder module:attribute, or search without vectors with --embedder none"
+        f"this memory was made with the embedder {known['name']!r} ({known['dim']} dimensions): name the object in "
+        "your code with --embedder module:attribute, such as --embedder my_models:embedder for `embedder` in "
+        "my_models.py, or set HYBRIDMEM_EMBEDDER to it; --embedder none searches without vectors"
     )
 
 
@@ -101,7 +105,7 @@ def _is_there(path: str) -> bool:
 
 def exists(path: str, *, otherwise: str) -> None:
     """Raise ConfigError if there is no memory at `path`; `otherwise` says what to do."""
-    if path != ":memory:" and not _is_there(path):
+    if check_place(path) != ":memory:" and not _is_there(path):
         raise ConfigError(f"there is no memory at {path!r}: {otherwise}")
 
 

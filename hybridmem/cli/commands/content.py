@@ -1,18 +1,33 @@
-"""Commands that write and search memories: add, import, search, forget, sweep, export."""
+"""Commands that write, search and show memories, from `add` to `namespaces`."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hybridmem.cli.commands.base import NOTHING, Command, open_memory, read_json
 from hybridmem.cli.importing import FORMATS, Source, open_source
-from hybridmem.cli.output import Progress, memory_fields, paint, print_json, wrap
+from hybridmem.cli.output import (
+    Progress,
+    clip,
+    is_terminal,
+    json_line,
+    memory_fields,
+    one_line,
+    paint,
+    print_json,
+    say,
+    wrap,
+)
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Memory
 from hybridmem.errors import HybridMemError
+from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
 
 __all__ = ["CONTENT"]
@@ -35,7 +50,7 @@ def _add(args: argparse.Namespace) -> int:
         fields["metadata"] = read_json(args.metadata, "--metadata")
     text = sys.stdin.read() if args.text == "-" else args.text
     with open_memory(args, must_exist=False) as memory:
-        print(memory.add({"text": text, **fields}))
+        say(one_line(memory.add({"text": text, **fields})))
     return 0
 
 
@@ -58,7 +73,7 @@ def _import(args: argparse.Namespace) -> int:
         source.check()  # a wrong row is refused before anything is written
     created = _new_file(args.memory)
     try:
-        print(_write(args, source))
+        say(_write(args, source))
     except HybridMemError:
         if created is not None:
             _remove_if_empty(args, created)
@@ -107,7 +122,7 @@ def _export(args: argparse.Namespace) -> int:
             return 0
         with Path(args.output).open("w", encoding="utf-8") as handle:
             for row in rows:
-                handle.write(json.dumps(row, ensure_ascii=False) + "\n")
+                handle.write(json_line(row) + "\n")
     return 0
 
 
@@ -131,7 +146,7 @@ def _search(args: argparse.Namespace) -> int:
         how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
         if args.why_not is not None:
-            print(memory.explain(args.query, **how).why_not(args.why_not))
+            say(memory.explain(args.query, **how).why_not(args.why_not))
             return 0
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)
@@ -152,18 +167,18 @@ def _as_json(rank: int, result: Result) -> dict[str, Any]:
 
 
 def _print_results(results: Sequence[Result]) -> None:
-    if not results and sys.stdout is not None and sys.stdout.isatty():
-        print(paint("no results", "dim"))
-    terminal = sys.stdout is not None and sys.stdout.isatty()
+    terminal = is_terminal()
+    if not results and terminal:
+        say(paint("no results", "dim"))
     for rank, result in enumerate(results, start=1):
         head = f"{rank:>3}  {paint(f'{result.score:.3f}', 'green')}  {paint(result.id, 'bold')}"
         if terminal:
-            print(head, *wrap(result.text, indent=5), sep="\n")
+            say(head, *wrap(result.text, indent=5))
         else:
-            print(f"{head}  {' '.join(result.text.split())}")
+            say(f"{head}  {clip(result.text, 0)}")
         if result.receipt is not None:
             for line in wrap(str(result.receipt).split(": ", 1)[1], indent=7):
-                print(paint(line, "dim"))
+                say(paint(line, "dim"))
 
 
 def _forget_options(sub: argparse.ArgumentParser) -> None:
@@ -174,7 +189,7 @@ def _forget_options(sub: argparse.ArgumentParser) -> None:
 def _forget(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
-    print(count)
+    say(count)
     return 0 if count else NOTHING
 
 
@@ -184,8 +199,123 @@ def _sweep_options(sub: argparse.ArgumentParser) -> None:
 
 def _sweep(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
-        print(memory.sweep(erase=args.erase))
+        say(memory.sweep(erase=args.erase))
     return 0
+
+
+# --- show, list, history, stats, namespaces
+
+
+_AS_JSON = "one JSON object per line, with every field"
+
+
+def _json_option(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help=_AS_JSON)
+
+
+def _show_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("ids", nargs="+", metavar="ID")
+    sub.add_argument("--as-of", metavar="TIME", help="as it was at that time")
+    _json_option(sub)
+
+
+def _show(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        shown = [memory.get(key, as_of=args.as_of) for key in args.ids]
+    for number, one in enumerate(shown):
+        if args.json:
+            print_json(memory_fields(one))
+            continue
+        if number:
+            say("")
+        for name, value in memory_fields(one).items():
+            if value not in (None, "", (), {}, 0):
+                first, *others = wrap(_plain(value), indent=15)
+                say(f"{paint(f'{name:<14}', 'cyan')} {first.strip()}", *others)
+    return 0
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _list_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
+    sub.add_argument("--as-of", metavar="TIME", help="the memories of that time")
+    sub.add_argument("--superseded", action="store_true", help="superseded memories too")
+    sub.add_argument("--limit", type=int, metavar="N", help="the first N by id")
+    _json_option(sub)
+
+
+def _list(args: argparse.Namespace) -> int:
+    count = 0
+    with open_memory(args) as memory:
+        wanted = read_json(args.filter, "--filter")
+        every = memory.list(filter=wanted, as_of=args.as_of, superseded=args.superseded)
+        for one in itertools.islice(every, args.limit):
+            count += 1
+            print_json(memory_fields(one)) if args.json else say(_line(one))
+    if not count and not args.json and is_terminal():
+        say(paint("no memories", "dim"))
+    return 0 if count else NOTHING
+
+
+def _line(memory: Memory) -> str:
+    """Id, date, status unless it is active, and the beginning of the text."""
+    day = "" if memory.created_at is None else memory.created_at.strftime("%Y-%m-%d")
+    status = "" if memory.status == "active" else f"{memory.status}  "
+    used = len(memory.id) + len(day) + len(status) + 4
+    return f"{paint(memory.id, 'bold')}  {paint(day, 'dim')}  {paint(status, 'yellow')}{clip(memory.text, used)}"
+
+
+def _history_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("id", metavar="ID")
+    _json_option(sub)
+
+
+def _history(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        versions = memory.history(args.id)
+    for version in versions:
+        at = datetime.fromtimestamp(version.at, timezone.utc).isoformat(timespec="seconds")
+        status = "deleted" if version.deleted else version.memory.status
+        if args.json:
+            fields = memory_fields(version.memory)
+            print_json({"seq": version.seq, "at": at, "deleted": version.deleted, **fields})
+        else:
+            used = len(f"{version.seq:>6}  {at}  {status:<10}  ")
+            head = f"{version.seq:>6}  {paint(at, 'dim')}  {paint(f'{status:<10}', 'yellow')}"
+            say(f"{head}  {clip(version.memory.text, used)}")
+    return 0 if versions else NOTHING
+
+
+def _stats(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        model = recorded(memory.store)
+        figures = {**memory.stats().to_dict(), "namespaces": len(memory.namespaces())}
+    del figures["arms"]  # this command opens the memory without an embedder
+    figures["embedder"] = None if model is None else f"{model['name']} ({model['dim']} dimensions)"
+    path = Path(args.memory)
+    if "://" not in args.memory and path.is_file():
+        figures["bytes"] = path.stat().st_size
+    if args.json:
+        print_json(figures)
+        return 0
+    for label, value in figures.items():
+        shown = f"{value:,}" if isinstance(value, int) else value or ("none" if label == "embedder" else "(default)")
+        say(f"{paint(f'{label:<12}', 'cyan')} {shown}")
+    return 0
+
+
+def _namespaces(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        counts = {name: memory.store.count(view=View(name)) for name in memory.namespaces()}
+    for name, count in counts.items():
+        if args.json:
+            print_json({"namespace": name, "memories": count})
+        else:
+            say(f"{count:>10,}  {paint(name) if name else paint('(default)', 'dim')}")
+    return 0 if counts else NOTHING
 
 
 CONTENT = (
@@ -226,6 +356,18 @@ CONTENT = (
         "hybridmem export -o all.jsonl",
         _export_options,
         _export,
+        embedder=False,
+    ),
+    Command("show", "show memories with every field", "hybridmem show m1", _show_options, _show, embedder=False),
+    Command("list", "list memories", "hybridmem list --limit 20", _list_options, _list, embedder=False),
+    Command("history", "every version of a memory", "hybridmem history m1", _history_options, _history, embedder=False),
+    Command("stats", "size and settings of a memory", "hybridmem stats", _json_option, _stats, embedder=False),
+    Command(
+        "namespaces",
+        "list namespaces with their sizes",
+        "hybridmem namespaces",
+        _json_option,
+        _namespaces,
         embedder=False,
     ),
 )

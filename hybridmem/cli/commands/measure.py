@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.cli.commands.base import NOTHING, Command, open_memory
-from hybridmem.cli.output import Progress, print_json, write_text
+from hybridmem.cli.output import Progress, print_json, say, say_error, write_json, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
@@ -45,7 +45,7 @@ def _warn_unknown(memory: HybridMemory, cases: Sequence[Case]) -> None:
     where = f"{len(unknown)} of {len(wanted)} relevant ids are not in this memory, such as {unknown[0]!r}"
     if len(unknown) == len(wanted) and all(case.as_of is None for case in cases):
         raise ConfigError(f"{where}: do these cases belong to another memory or namespace?")
-    print(f"hybridmem: {where}; they count as not found", file=sys.stderr)
+    say_error(f"{where}; they count as not found")
 
 
 # --- eval
@@ -94,9 +94,9 @@ def _eval(args: argparse.Namespace) -> int:
         stages = not args.no_stages
         report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
     if "-" not in (args.json, args.markdown, args.html):
-        print(report)
+        say(report)
     if args.json:
-        write_text(report.to_json(), args.json)
+        write_json(report.to_json(), args.json)
     if args.markdown:
         write_text(report.to_markdown(), args.markdown)
     if args.html:
@@ -137,12 +137,12 @@ def _tune(args: argparse.Namespace) -> int:
         with Progress("tuning", rate=False) as progress:
             tuned = tune(memory, cases, progress=progress, **how)
     if args.json:
-        write_text(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
+        write_json(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)
     shown = sys.stderr if args.json == "-" else sys.stdout
-    print(tuned, file=shown)
+    say(tuned, file=shown)
     if tuned.accepted or (args.force and tuned.changes):
         tuned.save(args.output, force=args.force)
-        print(f"written to {args.output}: hybridmem search … --recipe {args.output}", file=shown)
+        say(f"written to {args.output}: hybridmem search … --recipe {args.output}", file=shown)
     return 0 if tuned.accepted else NOTHING
 
 
@@ -159,7 +159,7 @@ def _health(args: argparse.Namespace) -> int:
     queries = _read_questions(args.queries)
     with open_memory(args) as memory:
         health = memory.health(queries, k=args.k)
-    print_json(health.to_dict()) if args.json else print(health)
+    print_json(health.to_dict()) if args.json else say(health)
     return 0
 
 
@@ -184,7 +184,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.json:
         print_json(fitted.to_dict())
     else:
-        print(f"{fitted}\nhybridmem search … --min-confidence {fitted.threshold:.4f}")
+        say(fitted, f"hybridmem search … --min-confidence {fitted.threshold:.4f}")
     return 0
 
 
