@@ -3,6 +3,8 @@
 The embedder comes from a package, and the store is one SQLite file in a temporary folder.
 """
 
+import os
+import sys
 import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -54,8 +56,10 @@ with tempfile.TemporaryDirectory() as folder, HybridMemory(Path(folder) / "memor
     for key in ("porto", "ticket"):
         print(f"  {explanation.why_not(key)}")
 
+here = Path(sys.executable).parent  # `make demo` installs the command into .venv
+command = os.path.relpath(here / "hybridmem") if here.is_relative_to(Path.cwd()) else "hybridmem"
 print(
-    """
+    f"""
 --- From LangChain's EnsembleRetriever: change two imports ---
 
 - from langchain_classic.retrievers import EnsembleRetriever
@@ -63,10 +67,11 @@ print(
 + from langchain_hybridmem import BM25Retriever, EnsembleRetriever
 
   The same documents in the same order, and now: arms at the same time, k and filter at call time, scores,
-  a BM25 index that takes adds and deletes. Run it: python examples/migrate_from_ensemble.py
+  a BM25 index that takes adds and deletes.
+  Run it (needs the extra langchain): python examples/migrate_from_ensemble.py
 
 --- See it in a browser ---
 
-  hybridmem add "Ana has moved to Lisbon."
-  hybridmem inspect --open"""
+  {command} add "Ana has moved to Lisbon."
+  {command} inspect --open"""
 )

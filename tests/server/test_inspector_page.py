@@ -1,5 +1,6 @@
 """The inspector page in a real Chromium: asking, dragging, explaining, cases, recipes, at three widths."""
 
+import itertools
 import json
 import time
 from urllib.parse import quote
@@ -282,6 +283,23 @@ def test_question_and_recipe_are_in_the_url(driver, inspector, memory):
     page.until(lambda: "Nothing matches" in page.one(".fused").text)
     page.one("#filter").send_keys(" x")
     page.until(lambda: "not JSON" in page.one("#error").text)
+
+
+@pytest.mark.parametrize("width", [1400, 1179, 1000, 900, 899])
+def test_the_arms_are_side_by_side_from_900_px_on(driver, inspector, width):
+    page = Page(driver, inspector, width=width, state=state(q="Where do cat and dog sleep?"))
+    page.check_layout(width)
+    boxes = page.run(
+        "return [...document.querySelectorAll('.column')].map(one => one.getBoundingClientRect().toJSON())"
+    )
+    assert len(boxes) == 3
+    if width < 900:
+        assert len({box["left"] for box in boxes}) == 1  # one column
+        return
+    assert len({box["top"] for box in boxes}) == 1
+    for left, right in itertools.pairwise(boxes):
+        assert left["right"] < right["left"]
+        assert min(left["width"], right["width"]) > 150
 
 
 # --- why, and why not
