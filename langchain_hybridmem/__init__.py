@@ -12,6 +12,7 @@
 | `HybridVectorStore` | LangChain's `VectorStore` over a HybridMemory |
 | `MemoryMiddleware` | recall and saving for `create_agent`, without tool calls |
 | `add_documents` | documents into a HybridMemory |
+| `as_scorer` | a reranker of the framework as a function, for `Rerank` |
 | `memory_tools` | tools to search, save and forget for an agent |
 """
 
@@ -31,7 +32,7 @@ if _core is None:
     raise MissingExtraError("langchain", needs="langchain-core")
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._conversion import aadd_documents, add_documents
+    from langchain_hybridmem._conversion import aadd_documents, add_documents, as_scorer
     from langchain_hybridmem.bm25 import BM25Retriever
     from langchain_hybridmem.embeddings import LocalEmbeddings
     from langchain_hybridmem.ensemble import EnsembleRetriever
@@ -55,6 +56,7 @@ __all__ = [
     "VectorRetriever",
     "aadd_documents",
     "add_documents",
+    "as_scorer",
     "memory_tools",
 ]
 
@@ -70,6 +72,7 @@ _HOMES = {
     "VectorRetriever": "vector",
     "aadd_documents": "_conversion",
     "add_documents": "_conversion",
+    "as_scorer": "_conversion",
     "memory_tools": "tools",
 }
 

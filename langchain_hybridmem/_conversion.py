@@ -8,14 +8,25 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError
+from hybridmem.fusion.stages.top import Scorer, scores_of_order
 from langchain_hybridmem._types import HybridMemory, IdKey
 
-__all__ = ["DocumentReader", "IdKey", "aadd_documents", "add_documents", "to_document", "to_memory", "with_metadata"]
+__all__ = [
+    "DocumentReader",
+    "IdKey",
+    "aadd_documents",
+    "add_documents",
+    "as_scorer",
+    "to_document",
+    "to_memory",
+    "with_metadata",
+]
 
 _METADATA = attrgetter("metadata")
 _FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
@@ -162,3 +173,24 @@ def _plain(value: Any) -> Any:
         seconds = epoch(value)
         return None if seconds is None else iso(seconds)
     return list(value) if isinstance(value, tuple) else value
+
+
+def as_scorer(reranker: BaseDocumentCompressor | Scorer, /) -> Scorer:
+    """A document compressor as a function `(query, texts) -> scores` for `Rerank`; a function is returned as it is.
+
+    The first document that the compressor returns gets the highest score; those that it drops follow as they were.
+    """
+    if not isinstance(reranker, BaseDocumentCompressor):
+        if not callable(reranker):
+            raise ConfigError(f"rerank scorer = {reranker!r} is not allowed: a function or a document compressor")
+        return reranker
+    compressor = reranker
+
+    def scores(query: str, texts: Sequence[str]) -> list[float]:
+        documents = [
+            Document(page_content=text, id=str(place), metadata={"place": place}) for place, text in enumerate(texts)
+        ]
+        kept = compressor.compress_documents(documents, query)
+        return scores_of_order([int(document.metadata["place"]) for document in kept], len(texts))
+
+    return scores

@@ -23,7 +23,7 @@ from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_ti
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
 from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
-from langchain_hybridmem._conversion import DocumentReader, add_documents, to_document, with_metadata
+from langchain_hybridmem._conversion import DocumentReader, add_documents, as_scorer, to_document, with_metadata
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
 from langchain_hybridmem._settings import check_k, check_query, clear_errors, refuse_unknown
 from langchain_hybridmem._types import (
@@ -415,11 +415,11 @@ def _setup(given: Mapping[str, Any]) -> _Setup:
                     f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
                 )
         check_timeout(on_error, timeout, ["memory"])
-        recipe = make_recipe(given["recipe"] or memory.recipe, **parts, arms=MEMORY_ARMS)
+        recipe = make_recipe(given["recipe"] or memory.recipe, **parts, arms=MEMORY_ARMS, as_scorer=as_scorer)
         mutable = _mutable(given["retrievers"], given["weights"], timeout)
         return _Setup(recipe, {}, None, memory, None, on_error, timeout, mutable)
     arms = arms_of(given["retrievers"] or [])
-    recipe = make_recipe(given["recipe"], **parts, arms=list(arms))
+    recipe = make_recipe(given["recipe"], **parts, arms=list(arms), as_scorer=as_scorer)
     fusion = ArmFusion(arms, recipe, on_error, timeout, given["clock"])
     _merged({}, given["search_kwargs"] or {}, arms)
     mutable = _mutable(given["retrievers"], given["weights"], timeout)

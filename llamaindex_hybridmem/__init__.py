@@ -28,7 +28,7 @@ if _core is None:
     raise MissingExtraError("llamaindex", needs="llama-index-core")
 
 if TYPE_CHECKING:
-    from llamaindex_hybridmem._conversion import aadd_nodes, add_nodes
+    from llamaindex_hybridmem._conversion import aadd_nodes, add_nodes, as_scorer
     from llamaindex_hybridmem._filters import to_filter
     from llamaindex_hybridmem.bm25 import BM25Retriever
     from llamaindex_hybridmem.embeddings import LocalEmbedding
@@ -51,6 +51,7 @@ __all__ = [
     "VectorRetriever",
     "aadd_nodes",
     "add_nodes",
+    "as_scorer",
     "memory_tools",
     "to_filter",
 ]
@@ -67,6 +68,7 @@ _HOMES = {
     "LocalEmbedding": "embeddings",
     "aadd_nodes": "_conversion",
     "add_nodes": "_conversion",
+    "as_scorer": "_conversion",
     "memory_tools": "tools",
     "to_filter": "_filters",
 }

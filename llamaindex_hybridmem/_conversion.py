@@ -7,10 +7,12 @@ from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
     BaseNode,
     MetadataMode,
     NodeRelationship,
+    NodeWithScore,
     RelatedNodeInfo,
     TextNode,
 )
@@ -18,11 +20,13 @@ from llama_index.core.schema import (
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.times import as_datetime, epoch, iso
 from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError
+from hybridmem.fusion.stages.top import Scorer, scores_of_order
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
 
-__all__ = ["NodeReader", "aadd_nodes", "add_nodes", "node_source", "node_text", "to_memory", "to_node"]
+__all__ = ["NodeReader", "aadd_nodes", "add_nodes", "as_scorer", "node_source", "node_text", "to_memory", "to_node"]
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -135,3 +139,26 @@ def _plain(value: Any) -> Any:
         seconds = epoch(value)
         return None if seconds is None else iso(seconds)
     return list(value) if isinstance(value, tuple) else value
+
+
+def as_scorer(reranker: BaseNodePostprocessor | Scorer, /) -> Scorer:
+    """A node postprocessor as a function `(query, texts) -> scores` for `Rerank`; a function is returned as it is.
+
+    The first node that the postprocessor returns gets the highest score; those that it drops follow as they were.
+    """
+    if not isinstance(reranker, BaseNodePostprocessor):
+        if not callable(reranker):
+            raise ConfigError(f"rerank scorer = {reranker!r} is not allowed: a function or a node postprocessor")
+        return reranker
+    postprocessor = reranker
+
+    def scores(query: str, texts: Sequence[str]) -> list[float]:
+        size = len(texts)
+        nodes = [
+            NodeWithScore(node=TextNode(text=text, id_=str(place)), score=1.0 - place / size)
+            for place, text in enumerate(texts)
+        ]
+        kept = postprocessor.postprocess_nodes(nodes, query_str=query)
+        return scores_of_order([int(one.node.node_id) for one in kept], size)
+
+    return scores

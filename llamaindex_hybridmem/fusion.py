@@ -31,7 +31,7 @@ from hybridmem.retrievers.options import (
 )
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
-from llamaindex_hybridmem._conversion import NodeReader, add_nodes, to_node
+from llamaindex_hybridmem._conversion import NodeReader, add_nodes, as_scorer, to_node
 from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
 
@@ -90,7 +90,7 @@ class FusionRetriever(SearchRetriever):
         refuse(unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
         arms = arms_of(retrievers)
         parts = {"weights": retriever_weights, "gate": gate, "dedup": dedup, "half_life": half_life}
-        chosen = make_recipe(recipe, mode=mode, c=c, arms=list(arms), **parts)  # type: ignore[arg-type]
+        chosen = make_recipe(recipe, mode=mode, c=c, arms=list(arms), as_scorer=as_scorer, **parts)  # type: ignore[arg-type]
         self._fusion: ArmFusion[Arm] | None = ArmFusion(arms, chosen, on_error, timeout, clock)
         self._recipe = chosen
         self._settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters)
@@ -104,9 +104,9 @@ class FusionRetriever(SearchRetriever):
         refuse([name for name in given if name not in known], known)
         parts = {name: given[name] for name in _PARTS if given.get(name) is not None}
         recipe: Fusion | None = None
-        if parts:
+        if parts or memory.recipe.rerank is not None:
             weights, start = parts.pop("retriever_weights", None), parts.pop("recipe", memory.recipe)
-            recipe = make_recipe(start, weights=weights, arms=MEMORY_ARMS, **parts)
+            recipe = make_recipe(start, weights=weights, arms=MEMORY_ARMS, as_scorer=as_scorer, **parts)
         made = cls.__new__(cls)
         made._open_memory(memory, recipe, Settings().changed(**{name: given[name] for name in _CALL if name in given}))  # noqa: SLF001
         BaseRetriever.__init__(made, **{name: given[name] for name in _BASE if name in given})

@@ -11,7 +11,8 @@ from typing import Any
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.recipes import load_recipe
-from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, SourceDedup
+from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, Rerank, SourceDedup
+from hybridmem.fusion.stages.top import Scorer
 
 __all__ = [
     "MEMORY_ARMS",
@@ -48,6 +49,7 @@ def make_recipe(
     dedup: DedupOption = None,
     half_life: HalfLifeOption = None,
     arms: Sequence[str] | None = None,
+    as_scorer: Callable[[Any], Scorer] | None = None,
 ) -> Fusion:
     """A recipe with some of its parts set; None leaves a part as the recipe has it, False switches it off.
 
@@ -55,6 +57,7 @@ def make_recipe(
     dedup: True for `source_id`, a metadata key, a function, or a `SourceDedup`.
     half_life: days, a timedelta, or a `HalfLife` (or `Competition`).
     arms: the arms' names, where they are known: a gate may name no others.
+    as_scorer: makes a function of a framework's reranker.
 
     >>> make_recipe(half_life=30, dedup=True).boost
     HalfLife(half_life=30, strength=1.0, field='updated_at', max_shift=None)
@@ -76,6 +79,8 @@ def make_recipe(
         }
         if arms is not None and isinstance(given.get("gate"), QualityGate) and gate is not True:
             given["gate"].check_arms(arms)
+        if as_scorer is not None and isinstance(base.rerank, Rerank):
+            given["rerank"] = replace(base.rerank, scorer=as_scorer(base.rerank.scorer))
         return replace(base, **given)
     except ConfigError:
         raise

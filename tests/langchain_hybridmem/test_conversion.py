@@ -5,15 +5,24 @@ from datetime import datetime, timezone
 
 import pytest
 from langchain_chroma import Chroma
+from langchain_classic.retrievers.document_compressors import (
+    CrossEncoderReranker,
+    DocumentCompressorPipeline,
+    EmbeddingsFilter,
+)
+from langchain_community.cross_encoders import BaseCrossEncoder
+from langchain_community.document_transformers import LongContextReorder as LangChainReorder
 from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from hybridmem import Fusion, HybridMemory, Rerank
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from langchain_hybridmem import FusionRetriever
-from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory
+from langchain_hybridmem._conversion import DocumentReader, as_scorer, to_document, to_memory
 from langchain_hybridmem._filters import check_of, store_filter
+from tests.support.langchain_fakes import plain, texts
 
 FULL = Memory(
     "Ana moved to Lisbon",
@@ -113,3 +122,58 @@ def test_chroma_answers_in_our_language():
     assert all(-1 <= share.score <= 1 for receipt in retriever.explain("d1").receipts for share in receipt.arms)
     odd = retriever.invoke("d1", filter=lambda document: document.metadata["n"] in (3, 4, 5))
     assert sorted(document.metadata["n"] for document in odd) == [3, 4, 5]
+
+
+TEXTS_TO_RANK = ["a tea", "green tea here", "nothing", "green green tea"]
+
+
+class Overlap(BaseCrossEncoder):
+    def score(self, text_pairs):
+        return [sum(text.count(word) for word in query.split()) for query, text in text_pairs]
+
+
+class Counts(Embeddings):
+    def embed_documents(self, texts):
+        return [[text.count("green") + 0.01, text.count("tea") + 0.01] for text in texts]
+
+    def embed_query(self, text):
+        return self.embed_documents([text])[0]
+
+
+def order(reranker, query="green tea"):
+    scores = as_scorer(reranker)(query, TEXTS_TO_RANK)
+    return sorted(range(len(TEXTS_TO_RANK)), key=lambda place: -scores[place])
+
+
+def test_document_compressors_of_langchain():
+    assert order(CrossEncoderReranker(model=Overlap(), top_n=4)) == [3, 1, 0, 2]
+    assert order(CrossEncoderReranker(model=Overlap(), top_n=1)) == [3, 0, 1, 2]  # what is dropped follows as it was
+    assert order(EmbeddingsFilter(embeddings=Counts(), k=1))[0] == 1
+    pipeline = DocumentCompressorPipeline(
+        transformers=[CrossEncoderReranker(model=Overlap(), top_n=4), LangChainReorder()]
+    )
+    assert sorted(order(pipeline)) == [0, 1, 2, 3]
+
+
+def test_a_recipe_with_a_compressor():
+    recipe = Fusion(rerank=Rerank(scorer=CrossEncoderReranker(model=Overlap(), top_n=4), top=4))
+    made = FusionRetriever(retrievers=[plain(TEXTS_TO_RANK)], recipe=recipe)
+    assert texts(made.invoke("green tea")) == [TEXTS_TO_RANK[place] for place in (3, 1, 0, 2)]
+    assert "rerank" in str(made.explain("green tea").receipts[0])
+
+
+def test_as_scorer_refuses_rerankers_of_others():
+    with pytest.raises(ConfigError, match="a function or a document compressor"):
+        as_scorer(object())
+    assert as_scorer(len) is len
+
+
+def test_a_memory_takes_the_function_of_a_compressor():
+    reranker = CrossEncoderReranker(model=Overlap(), top_n=4)
+    with HybridMemory(embedder=None, recipe=Fusion(rerank=Rerank(scorer=as_scorer(reranker)))) as memory:
+        memory.add_many(TEXTS_TO_RANK)
+        assert memory.search("green tea")[0].text == TEXTS_TO_RANK[3]
+    with HybridMemory(embedder=None, recipe=Fusion(rerank=Rerank(scorer=reranker))) as memory:
+        memory.add("green tea")
+        with pytest.raises(ConfigError, match=r"use as_scorer\(\) of its adapter"):
+            memory.search("tea")

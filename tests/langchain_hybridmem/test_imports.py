@@ -84,6 +84,7 @@ def test_the_names_are_pinned():
         "VectorRetriever",
         "aadd_documents",
         "add_documents",
+        "as_scorer",
         "memory_tools",
     ]
     assert langchain_hybridmem.__all__ == names

@@ -2,12 +2,24 @@
 
 from datetime import datetime, timezone
 
+import pytest
+from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor import (
+    LLMRerank,
+    LongContextReorder,
+    SimilarityPostprocessor,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import Document, MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
+from hybridmem import Fusion, HybridMemory, Rerank
 from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError
+from llamaindex_hybridmem import FusionRetriever
 from llamaindex_hybridmem._arms import arm_list
 from llamaindex_hybridmem._conversion import (
     NodeReader,
+    as_scorer,
     node_source,
     node_text,
     to_memory,
@@ -80,3 +92,44 @@ def test_small_memories_and_nodes():
     assert to_memory(node("n", metadata={"updated_at": WHEN})).updated_at == WHEN
     odd = to_node(Memory("x", created_at=WHEN.replace(tzinfo=None)))
     assert odd.metadata["created_at"] == "2024-05-01T12:00:00Z"
+
+
+TEXTS_TO_RANK = ["a tea", "green tea here", "nothing", "green green tea"]
+
+
+def order(reranker, query="green tea"):
+    scores = as_scorer(reranker)(query, TEXTS_TO_RANK)
+    return sorted(range(len(TEXTS_TO_RANK)), key=lambda place: -scores[place])
+
+
+class ByLength(BaseNodePostprocessor):
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        return sorted(nodes, key=lambda one: -len(one.node.get_content()))
+
+
+class Choices(MockLLM):
+    def complete(self, prompt, formatted=False, **kwargs):
+        answer = super().complete(prompt, formatted, **kwargs)
+        answer.text = "Doc: 4, Relevance: 9\nDoc: 2, Relevance: 7"
+        return answer
+
+
+def test_node_postprocessors_of_llama_index():
+    assert order(ByLength()) == [3, 1, 2, 0]
+    assert order(SimilarityPostprocessor(similarity_cutoff=0.6)) == [0, 1, 2, 3]
+    assert sorted(order(LongContextReorder())) == [0, 1, 2, 3]
+    assert order(LLMRerank(llm=Choices(), top_n=2)) == [3, 1, 0, 2]
+
+
+def test_a_recipe_with_a_postprocessor():
+    recipe = Fusion(rerank=Rerank(scorer=ByLength(), top=4))
+    with HybridMemory(embedder=None, recipe=recipe) as memory:
+        memory.add_many(TEXTS_TO_RANK)
+        ranked = FusionRetriever.from_memory(memory).retrieve("green tea")
+    assert [one.node.get_content() for one in ranked] == [TEXTS_TO_RANK[place] for place in (3, 1, 0)]
+
+
+def test_as_scorer_refuses_rerankers_of_others():
+    with pytest.raises(ConfigError, match="a function or a node postprocessor"):
+        as_scorer(object())
+    assert as_scorer(len) is len

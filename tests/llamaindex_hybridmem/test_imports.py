@@ -36,6 +36,7 @@ def test_the_exports():
         "VectorRetriever",
         "aadd_nodes",
         "add_nodes",
+        "as_scorer",
         "memory_tools",
         "to_filter",
     ]

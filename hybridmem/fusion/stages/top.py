@@ -10,26 +10,33 @@ from typing import Any
 from hybridmem.core import validation
 from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.rerankers import Reranker, scorer_of
 from hybridmem.fusion.stages.base import Context
 
-__all__ = ["Diversity", "Pack", "Rerank"]
+__all__ = ["Diversity", "Pack", "Rerank", "Scorer", "scores_of_order"]
+
+Scorer = Callable[[str, list[str]], Sequence[float]]
+_RERANKER = "a function (query, texts) -> scores, a LangChain document compressor or a LlamaIndex node postprocessor"
+_CONVERTED = ("compress_documents", "postprocess_nodes")
+"""The methods of rerankers that the adapters turn into functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerank:
     """Reorder the top by a cross-encoder or another reranker; the rest keeps its order.
 
-    `scorer` is a function `(query, texts) -> scores`, a LangChain document compressor or a LlamaIndex node
-    postprocessor.
+    `scorer` is a function `(query, texts) -> scores`. The `FusionRetriever` of a framework also takes that framework's
+    rerankers: a LangChain document compressor or a LlamaIndex node postprocessor; `as_scorer` of the adapter makes a
+    function of one for a HybridMemory.
     The scores of the top are assigned again in the new order, so that scores never increase down the list.
     """
 
-    scorer: Reranker
+    scorer: Scorer | Any
     top: int = 20
 
     def __post_init__(self) -> None:
-        scorer_of(self.scorer)  # refuses what is none
+        known = callable(self.scorer) or any(hasattr(self.scorer, name) for name in _CONVERTED)
+        if isinstance(self.scorer, type) or not known:
+            validation.refuse("rerank scorer", self.scorer, _RERANKER)
         validation.integer("rerank top", self.top, "from 1 up", low=1)
 
     def __call__(self, ranking: Ranking, context: Context) -> Ranking:
@@ -37,7 +44,9 @@ class Rerank:
         if head == 0:
             return ranking
         texts = [str(text or "") for text in context.reader.column(ranking.items[:head], "text")]
-        given = [float(score) for score in scorer_of(self.scorer)(context.query, texts)]
+        if not callable(self.scorer):
+            raise ConfigError(f"rerank scorer {self.scorer!r} is a framework's: use as_scorer() of its adapter")
+        given = [float(score) for score in self.scorer(context.query, texts)]
         if len(given) != head or not all(map(math.isfinite, given)):
             raise ConfigError(f"the reranker gave {given!r} for {head} texts: one finite score for each is needed")
         order = sorted(range(head), key=given.__getitem__, reverse=True)
@@ -46,6 +55,18 @@ class Rerank:
                 context.trace.note("rerank", ranking.keys[i], f"rerank {given[i]:.4g}: #{i + 1} → #{place}")
         keys, items, scores = ranking
         return Ranking([keys[i] for i in order] + keys[head:], [items[i] for i in order] + items[head:], list(scores))
+
+
+def scores_of_order(order: Sequence[int], size: int, /) -> list[float]:
+    """Scores that put `size` texts in this order; those that it leaves out follow as they were.
+
+    >>> scores_of_order([2, 0], 3)
+    [1.0, -2.0, 2.0]
+    """
+    scores = [-float(place) - 1.0 for place in range(size)]
+    for rank, place in enumerate(order):
+        scores[place] = float(len(order) - rank)
+    return scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

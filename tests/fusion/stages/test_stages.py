@@ -25,6 +25,7 @@ from hybridmem.fusion.stages import (
 from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.boost import bounded
 from hybridmem.fusion.stages.dedup import IdenticalTexts
+from hybridmem.fusion.stages.top import scores_of_order
 from tests.support.items import READER, Row, arm
 
 NOW = 1_700_000_000.0
@@ -523,3 +524,13 @@ def test_texts_of_unique_length_are_not_read():
     )
     assert IdenticalTexts()(rows, Context("q", NOW, Reader())).keys == ["a", "b"]
     assert read == ["a", "c"]
+
+
+@pytest.mark.parametrize("bad", [3, "cross-encoder", Rerank])
+def test_a_reranker_is_a_function_or_one_of_a_framework(bad):
+    with pytest.raises(ConfigError, match="a LangChain document compressor or a LlamaIndex node postprocessor"):
+        Rerank(scorer=bad)
+
+
+def test_scores_of_an_order_that_leaves_texts_out():
+    assert scores_of_order([3, 1], 4) == [-1.0, 1.0, -3.0, 2.0]
