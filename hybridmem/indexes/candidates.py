@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.graph.activation import Mentions
+from hybridmem.indexes.graph.activation import Links
 
 __all__ = ["baseline_of", "candidates"]
 
@@ -47,7 +47,7 @@ def candidates(
     *,
     seeds: int,
     hops: int,
-    mentions: Mentions | None = None,
+    mentions: Links | None = None,
 ) -> Candidates:
     """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
 

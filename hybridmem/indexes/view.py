@@ -21,7 +21,7 @@ from hybridmem.core.protocols import (
     SupportsVectorLoading,
     View,
 )
-from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
@@ -364,11 +364,12 @@ class LocalView:
         """Whether any memory has a name that a text could mention."""
         return bool(self._names)
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
         if not names or graph is None:
             return []
+        factor = graph.mentions if weight is None else weight
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
         links: list[tuple[str, str, float, str]] = []
@@ -376,7 +377,7 @@ class LocalView:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
             links += [
-                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                (id_, mention.id, factor * self._name_weight(mention), mention.name)
                 for mention in found or ()
                 if mention.shared <= graph.max_fanout
             ]
@@ -386,7 +387,15 @@ class LocalView:
         terms = self._settings.analyzer(mention.name)
         return name_weight(mention, max(map(self.bm25.idf, terms), default=0.0))
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
         """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""
         settings = self._settings.graph
         if settings is None or not (threads or self._linked or self._entries.extras or _reads_texts(settings)):
@@ -394,7 +403,7 @@ class LocalView:
         if self._graph is None:
             with self._lock:
                 self._graph = self._graph or self._new_graph(settings)
-        snapshot = self._graph.snapshot(self.entries, allowed=allowed)
+        snapshot = self._graph.snapshot(self.entries, allowed=allowed).walked(direction, weights)
         return snapshot if threads else snapshot.without_threads()
 
     def _new_graph(self, settings: GraphSettings) -> GraphIndex:

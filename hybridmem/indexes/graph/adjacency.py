@@ -119,6 +119,21 @@ class CompressedRows:
         places = np.arange(self.starts[at], self.starts[at + 1], dtype=np.intp)
         return places[~self._is_cut(places)] if len(self.cut) and len(places) else places
 
+    def scaled(self, factors: Floats) -> CompressedRows:
+        """The same rows with each weight times the factor of its label."""
+        tail = {
+            row: tuple(slot._replace(weight=slot.weight * float(factors[slot.label])) for slot in slots)
+            for row, slots in self.tail.items()
+        }
+        return CompressedRows(
+            starts=self.starts,
+            targets=self.targets,
+            weights=self.weights * factors[self.labels],
+            labels=self.labels,
+            cut=self.cut,
+            tail=tail,
+        )
+
     def _spans(self, rows: Ints) -> tuple[Ints, Ints]:
         at = np.minimum(rows, self.rows)
         first = self.starts[at]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hybridmem.core import validation
-from hybridmem.core.types import Candidates, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Direction, Entry, Graph, Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
@@ -268,7 +268,15 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
@@ -283,6 +291,8 @@ class PostgresView:
             cache=self._cache,
             link_kinds=self._link_kinds,
             allowed=allowed,
+            direction=direction,
+            weights=weights,
         )
 
     def _cache(self, entries: Iterable[Entry]) -> None:
@@ -294,9 +304,11 @@ class PostgresView:
         query = SQL("SELECT EXISTS (SELECT 1 FROM names WHERE namespace = ?)", (self._namespace,))
         return graph is not None and graph.mentions > 0 and self._run(query)[0][0]
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         graph = self._settings.graph
+        if graph is not None and weight is not None:
+            graph = replace(graph, mentions=weight)
         return [] if graph is None else mentions_of(self._namespace, self._run, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
