@@ -10,11 +10,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from hybridmem import __version__
-from hybridmem.cli import commands
+from hybridmem.cli.measure import MEASURE
 from hybridmem.cli.output import say, say_error
+from hybridmem.cli.read import READ
+from hybridmem.cli.write import WRITE
 from hybridmem.errors import HybridMemError
 
-__all__ = ["build_parser", "completion_script", "main"]
+__all__ = ["COMMANDS", "build_parser", "completion_script", "main"]
+
+COMMANDS = (*WRITE, *READ, *MEASURE)
+"""The commands in the order of the help."""
 
 DEFAULT_PATH = "memory.db"
 EXIT_ERROR = 1
@@ -72,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hybridmem {__version__}")
     subs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for spec in commands.COMMANDS:
+    for spec in COMMANDS:
         example = f"example:\n  {spec.example}"
         sub = subs.add_parser(
             spec.name,

@@ -17,8 +17,7 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import Progress
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
-from hybridmem.evaluation.failures import Explain, Failure, find_failures
-from hybridmem.evaluation.report import Report, Run
+from hybridmem.evaluation.report import Explain, Failure, Report, Run, find_failures
 from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["Case", "System", "evaluate", "load_cases", "load_corpus", "load_questions", "result_id"]

@@ -1,25 +1,29 @@
-"""Evaluation reports: tables, JSON, Markdown and plots."""
+"""Evaluation reports: tables, JSON, Markdown, plots, and the failed cases with their reasons."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.metrics import Interval, bootstrap_means, judge, metric
+from hybridmem.fusion.explain import Explanation
 
-if TYPE_CHECKING:
-    from hybridmem.evaluation.cases import Case
-    from hybridmem.evaluation.failures import Failure
+__all__ = ["Explain", "Failure", "Report", "Run", "find_failures"]
 
-__all__ = ["Report", "Run"]
+Explain = Callable[[Case, int], Explanation]
+SHOWN = 3
+"""Results that a failure lists."""
+WIDTH = 80
+"""Characters of a text that a line shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,42 @@ class Run:
     """Whether this is a single arm, with which fused systems are compared."""
     of: str = ""
     """The system of which this one is an ablation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A case for which a relevant id is not among the first k results.
+
+    `ranks`: the rank of that id in each arm and in the fused list, None where it is not listed. `instead`: the first
+    results, as (id, text). `why`: the explanation of `why_not`.
+    """
+
+    case: Case
+    missing: str
+    k: int
+    ranks: Mapping[str, int | None]
+    instead: tuple[tuple[str, str], ...]
+    text: str = ""
+    """The text of the missing memory, where it is known."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        ranks = ", ".join(f"{name} {'–' if rank is None else f'#{rank}'}" for name, rank in self.ranks.items())
+        lines = [f"✗ {self.case.query}", f"    missing  {_line(self.missing, self.text)}", f"    ranks    {ranks}"]
+        lines += [f"    #{place}       {_line(key, text)}" for place, (key, text) in enumerate(self.instead, start=1)]
+        return "\n".join([*lines, f"    why      {self.why}"] if self.why else lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The failure as JSON-ready data."""
+        return {
+            "query": self.case.query,
+            "category": self.case.category,
+            "missing": self.missing,
+            "text": self.text,
+            "ranks": dict(self.ranks),
+            "instead": [{"id": key, "text": text} for key, text in self.instead],
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True)
@@ -319,3 +359,52 @@ def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
+
+
+# --- failed cases
+
+
+def find_failures(
+    cases: Sequence[Case],
+    lists: Sequence[Sequence[str]],
+    others: Mapping[str, Sequence[Sequence[str]]],
+    *,
+    name: str,
+    k: int,
+    limit: int,
+    explain: Explain | None = None,
+    text_of: Callable[[str], str] | None = None,
+) -> Iterator[Failure]:
+    """The first `limit` failures of one system, cases with no relevant id in the first k first.
+
+    `lists` are the results of the system `name`, `others` those of its arms, for each case.
+    """
+    failed = []
+    for place, (case, results) in enumerate(zip(cases, lists, strict=True)):
+        absent = [key for key, grade in case.relevant.items() if grade > 0 and key not in results[:k]]
+        if absent:
+            found = sum(grade > 0 for grade in case.relevant.values()) - len(absent)
+            failed.append((found > 0, place, max(absent, key=lambda key: case.relevant[key])))
+    for _, place, missing in sorted(failed, key=lambda one: one[:2])[:limit]:
+        case, results = cases[place], lists[place]
+        ranks = {arm: _rank(listed[place], missing) for arm, listed in others.items()}
+        why, texts = "", dict[str, str]()
+        if explain is not None:
+            explained = explain(case, k)
+            ranks.update({arm: _rank([hit.key for hit in hits], missing) for arm, hits in explained.hits.items()})
+            why, texts = explained.why_not(missing).removeprefix(f"{missing}: "), dict(explained.texts)
+        ranks[name] = _rank(results, missing)
+        if text_of is not None:
+            texts |= {key: text_of(key) for key in (missing, *results[:SHOWN]) if key not in texts}
+        instead = tuple((key, texts.get(key, "")) for key in results[:SHOWN])
+        yield Failure(case, missing, k, ranks, instead, texts.get(missing, ""), why)
+
+
+def _rank(keys: Sequence[str], key: str) -> int | None:
+    return keys.index(key) + 1 if key in keys else None
+
+
+def _line(key: str, text: str) -> str:
+    flat = " ".join(text.split())
+    short = flat if len(flat) <= WIDTH else f"{flat[: WIDTH - 1]}…"
+    return f"{key}  {short}" if short else key

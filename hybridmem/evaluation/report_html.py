@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from hybridmem.evaluation.metrics import metric
 
 if TYPE_CHECKING:
-    from hybridmem.evaluation.failures import Failure
-    from hybridmem.evaluation.report import Report
+    from hybridmem.evaluation.report import Failure, Report
 
 __all__ = ["report_body", "report_page"]
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from hybridmem import HybridMemory, load_recipe, save_recipe
-from hybridmem.cli.commands import COMMANDS
-from hybridmem.cli.main import build_parser, main
+from hybridmem.cli.main import COMMANDS, build_parser, completion_script, main
 from hybridmem.cli.output import Progress
 
 EMBEDDING = {command.name for command in COMMANDS if command.memory and command.embedder}
@@ -350,3 +349,25 @@ def test_the_inspector_serves_until_interrupted(tmp_path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
+
+
+# --- completion
+
+
+def test_completion_scripts():
+    parser = build_parser()
+    bash = completion_script("bash", parser)
+    assert 'search) words="-h --help -m --memory' in bash
+    done = subprocess.run(["bash", "-n"], input=bash, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    ask = f'{bash}\nCOMP_WORDS=(hybridmem search --why); COMP_CWORD=2; _hybridmem; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "--why-not"
+    assert completion_script("zsh", parser).startswith("autoload -U +X bashcompinit")
+    assert "complete -c hybridmem -n __fish_use_subcommand -a search" in completion_script("fish", parser)
+
+
+def test_completion_is_a_command(tmp_path):
+    words = [sys.executable, "-m", "hybridmem", "completion", "bash"]
+    done = subprocess.run(words, cwd=tmp_path, env=os.environ, text=True, capture_output=True, check=True)
+    assert "complete -o filenames -F _hybridmem hybridmem" in done.stdout

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from hybridmem import HybridMemory
-from hybridmem.cli.commands import COMMANDS
-from hybridmem.cli.main import main
+from hybridmem.cli.main import COMMANDS, main
 from hybridmem.cli.output import one_line, paint, say, visible
 from hybridmem.errors import ConfigError
 from hybridmem.memory.factory import open_store

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridmem.cli.commands.base import NOTHING, Command, open_memory
+from hybridmem.cli.command import NOTHING, Command, open_memory
 from hybridmem.cli.output import Progress, print_json, say, say_error, write_json, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError

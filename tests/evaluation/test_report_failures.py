@@ -4,7 +4,7 @@ import pytest
 
 from hybridmem import HybridMemory
 from hybridmem.evaluation.evaluate import Case, evaluate
-from hybridmem.evaluation.failures import find_failures
+from hybridmem.evaluation.report import find_failures
 from langchain_hybridmem import BM25Retriever, FusionRetriever
 
 

@@ -1,129 +1,28 @@
-"""Commands that write, search and show memories, from `add` to `namespaces`."""
+"""Commands that read: search, show, list, history, stats, namespaces, check, and the servers inspect and mcp."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hybridmem.cli.commands.base import NOTHING, Command, open_memory, read_json
-from hybridmem.cli.importing import FORMATS, Source, open_source
-from hybridmem.cli.output import (
-    Progress,
-    clip,
-    is_terminal,
-    json_line,
-    memory_fields,
-    one_line,
-    paint,
-    print_json,
-    say,
-    wrap,
-)
+from hybridmem.cli.command import NOTHING, Command, no_options, open_memory, read_json
+from hybridmem.cli.output import clip, is_terminal, memory_fields, paint, print_json, say, wrap
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
-from hybridmem.errors import HybridMemError
 from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
 
-__all__ = ["CONTENT"]
+__all__ = ["READ"]
 
-_FIELDS = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "expires_at")
-"""Fields of a memory that `add` has an option for."""
-
-
-def _add_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("text", help="the text of the memory; - reads it from standard input")
-    for name in _FIELDS:
-        sub.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper())
-    sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
-    sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
-
-
-def _add(args: argparse.Namespace) -> int:
-    fields = {name: value for name, value in vars(args).items() if name in (*_FIELDS, "tags") and value}
-    if args.metadata is not None:
-        fields["metadata"] = read_json(args.metadata, "--metadata")
-    text = sys.stdin.read() if args.text == "-" else args.text
-    with open_memory(args, must_exist=False) as memory:
-        say(one_line(memory.add({"text": text, **fields})))
-    return 0
-
-
-# --- import, export
-
-
-def _import_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "source",
-        help="a file of memories (JSONL, CSV, TSV, text, or the output of `hybridmem export`), a BEIR folder, "
-        "a folder of Markdown notes, or - for standard input",
-    )
-    sub.add_argument("--format", choices=FORMATS, help="the format of the file (by its suffix, else jsonl)")
-    sub.add_argument("--text-column", default="text", metavar="NAME", help="the column or key with the text (text)")
-
-
-def _import(args: argparse.Namespace) -> int:
-    source = open_source(args.source, format=args.format, text_column=args.text_column)
-    if not source.is_export:
-        source.check()  # a wrong row is refused before anything is written
-    created = _new_file(args.memory)
-    try:
-        say(_write(args, source))
-    except HybridMemError:
-        if created is not None:
-            _remove_if_empty(args, created)
-        raise
-    return 0
-
-
-def _write(args: argparse.Namespace, source: Source) -> int:
-    if next(source.rows(), None) is None:
-        return 0
-    with open_memory(args, must_exist=False) as memory:
-        if source.is_export:
-            with Progress("restored") as progress:
-                return memory.store.restore((row for row, _ in source.rows()), progress=progress)
-        with Progress("imported") as progress:
-            return len(memory.add_many(source.memories(), progress=progress))
-
-
-def _new_file(path: str) -> Path | None:
-    """The file that this import creates; None when it is there already, or not a file."""
-    return None if "://" in path or path.endswith("/") or Path(path).exists() else Path(path)
-
-
-def _remove_if_empty(args: argparse.Namespace, created: Path) -> None:
-    """Remove the file of a refused import into which nothing was written."""
-    if not created.is_file():
-        return
-    with open_memory(argparse.Namespace(memory=args.memory, namespace=args.namespace)) as memory:
-        empty = memory.store.last_seq() == 0
-    if empty:
-        for ending in ("", "-wal", "-shm"):
-            created.with_name(created.name + ending).unlink(missing_ok=True)
-
-
-def _export_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("-o", "--output", default="-", metavar="FILE", help="a JSONL file (standard output)")
-    sub.add_argument("--everyone", action="store_true", help="every namespace instead of one")
-
-
-def _export(args: argparse.Namespace) -> int:
-    with open_memory(args) as memory:
-        rows = memory.store.export(namespace=None if args.everyone else args.namespace)
-        if args.output == "-":
-            for row in rows:
-                print_json(row)
-            return 0
-        with Path(args.output).open("w", encoding="utf-8") as handle:
-            for row in rows:
-                handle.write(json_line(row) + "\n")
-    return 0
+TOKEN = "HYBRIDMEM_MCP_TOKEN"  # noqa: S105 - the name of a variable
+_AS_JSON = "one JSON object per line, with every field"
 
 
 # --- search
@@ -181,32 +80,7 @@ def _print_results(results: Sequence[Result]) -> None:
                 say(paint(line, "dim"))
 
 
-def _forget_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("ids", nargs="+", metavar="ID")
-    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
-
-
-def _forget(args: argparse.Namespace) -> int:
-    with open_memory(args) as memory:
-        count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
-    say(count)
-    return 0 if count else NOTHING
-
-
-def _sweep_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
-
-
-def _sweep(args: argparse.Namespace) -> int:
-    with open_memory(args) as memory:
-        say(memory.sweep(erase=args.erase))
-    return 0
-
-
-# --- show, list, history, stats, namespaces
-
-
-_AS_JSON = "one JSON object per line, with every field"
+# --- show, list, history, stats, namespaces, check
 
 
 def _json_option(sub: argparse.ArgumentParser) -> None:
@@ -318,45 +192,66 @@ def _namespaces(args: argparse.Namespace) -> int:
     return 0 if counts else NOTHING
 
 
-CONTENT = (
-    Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
-    Command(
-        "import",
-        "add many memories, from JSONL, CSV, text, BEIR or Markdown notes",
-        "hybridmem import notes.jsonl\n  hybridmem import tickets.csv --text-column body",
-        _import_options,
-        _import,
-        "A JSONL object or CSV row has a text and any fields of a memory; other keys become metadata. A text file\n"
-        "has one memory per line. Every row is checked before the first one is written. Memories are written in\n"
-        "batches of 1,000; after an interruption, everything the progress has counted is kept.",
-    ),
+def _check(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        problems = memory.check()
+        count = len(memory)
+    for problem in problems:
+        say(problem)
+    if not problems:
+        say(f"no problems in {count} memories")
+    return 1 if problems else 0
+
+
+# --- inspect, mcp
+
+
+def _inspect_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--port", type=int, default=0, help="a port of the loopback address (any free one)")
+    sub.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from hybridmem.server.inspector import Inspector
+
+    with open_memory(args) as memory:
+        namespaces = None if args.namespace else memory.store.namespaces()
+        with Inspector(memory, port=args.port, namespaces=namespaces) as inspector:
+            say(inspector.url, "Ctrl-C stops it.")
+            sys.stdout.flush()
+            if args.open:
+                import webbrowser
+
+                webbrowser.open(inspector.url)
+            inspector.wait()
+    return 0
+
+
+def _mcp_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--http", type=int, metavar="PORT", help="streamable HTTP on 127.0.0.1 (0: any free port)")
+    sub.add_argument(
+        "--namespace-header", metavar="NAME", help="over HTTP: the header that says whose memory a request is about"
+    )
+    sub.add_argument("-k", type=int, default=8, help="how many memories a search returns (8)")
+
+
+def _mcp(args: argparse.Namespace) -> int:
+    from hybridmem.server.mcp import HttpServer, build_server, serve_stdio
+
+    with open_memory(args, must_exist=False) as memory:
+        if args.http is None:
+            asyncio.run(serve_stdio(build_server(memory, k=args.k)))
+            return 0
+        server = build_server(memory, k=args.k, namespace_header=args.namespace_header)
+        http = HttpServer(server, port=args.http, token=os.environ.get(TOKEN))
+        say(http.url, f"Authorization: Bearer {http.token}", file=sys.stderr)
+        asyncio.run(http.serve())
+    return 0
+
+
+READ = (
     Command(
         "search", "search, with a receipt for each result", 'hybridmem search "cat" -k 3', _search_options, _search
-    ),
-    Command(
-        "forget",
-        "forget memories; they stay in the history",
-        "hybridmem forget m1 m2",
-        _forget_options,
-        _forget,
-        embedder=False,
-    ),
-    Command(
-        "sweep",
-        "remove expired memories",
-        "hybridmem sweep",
-        _sweep_options,
-        _sweep,
-        "Searches ignore expired memories without a sweep.",
-        embedder=False,
-    ),
-    Command(
-        "export",
-        "write the whole log as JSONL",
-        "hybridmem export -o all.jsonl",
-        _export_options,
-        _export,
-        embedder=False,
     ),
     Command("show", "show memories with every field", "hybridmem show m1", _show_options, _show, embedder=False),
     Command("list", "list memories", "hybridmem list --limit 20", _list_options, _list, embedder=False),
@@ -369,5 +264,15 @@ CONTENT = (
         _json_option,
         _namespaces,
         embedder=False,
+    ),
+    Command("check", "check the store for damage", "hybridmem check", no_options, _check, embedder=False),
+    Command("inspect", "a local web page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
+    Command(
+        "mcp",
+        "serve the memory to agents over MCP",
+        "hybridmem mcp --memory memory.db",
+        _mcp_options,
+        _mcp,
+        description=f"Serves over stdio; with --http over HTTP, with the token of {TOKEN} or a new one on stderr.",
     ),
 )

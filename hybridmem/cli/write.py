@@ -1,0 +1,373 @@
+"""Commands that write: add, import with its readers, forget, sweep, reindex, backup, copy, export."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from hybridmem.cli.command import NOTHING, Command, exists, load_embedder, no_options, open_memory, read_json
+from hybridmem.cli.output import Progress, json_line, one_line, print_json, say
+from hybridmem.core.inputs import as_memory
+from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError, HybridMemError
+from hybridmem.evaluation.cases import read_rows
+from hybridmem.stores.sql.validation import check_memory
+
+__all__ = ["WRITE", "Source", "open_source"]
+
+Row = tuple[dict[str, Any], str]
+"""Fields, and the position in the file for messages."""
+FORMATS = ("jsonl", "csv", "tsv", "text")
+_MEMORY_FIELDS = frozenset(field.name for field in dataclasses.fields(Memory))
+_LISTS = ("tags", "entities")
+_RENAMED = {"_id": "id", "timestamp": "created_at"}
+_FIELDS = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "expires_at")
+"""Fields of a memory that `add` has an option for."""
+
+
+# --- add
+
+
+def _add_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("text", help="the text of the memory; - reads it from standard input")
+    for name in _FIELDS:
+        sub.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper())
+    sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
+    sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
+
+
+def _add(args: argparse.Namespace) -> int:
+    fields = {name: value for name, value in vars(args).items() if name in (*_FIELDS, "tags") and value}
+    if args.metadata is not None:
+        fields["metadata"] = read_json(args.metadata, "--metadata")
+    text = sys.stdin.read() if args.text == "-" else args.text
+    with open_memory(args, must_exist=False) as memory:
+        say(one_line(memory.add({"text": text, **fields})))
+    return 0
+
+
+# --- import, export
+
+
+def _import_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "source",
+        help="a file of memories (JSONL, CSV, TSV, text, or the output of `hybridmem export`), a BEIR folder, "
+        "a folder of Markdown notes, or - for standard input",
+    )
+    sub.add_argument("--format", choices=FORMATS, help="the format of the file (by its suffix, else jsonl)")
+    sub.add_argument("--text-column", default="text", metavar="NAME", help="the column or key with the text (text)")
+
+
+def _import(args: argparse.Namespace) -> int:
+    source = open_source(args.source, format=args.format, text_column=args.text_column)
+    if not source.is_export:
+        source.check()  # a wrong row is refused before anything is written
+    created = _new_file(args.memory)
+    try:
+        say(_write(args, source))
+    except HybridMemError:
+        if created is not None:
+            _remove_if_empty(args, created)
+        raise
+    return 0
+
+
+def _write(args: argparse.Namespace, source: Source) -> int:
+    if next(source.rows(), None) is None:
+        return 0
+    with open_memory(args, must_exist=False) as memory:
+        if source.is_export:
+            with Progress("restored") as progress:
+                return memory.store.restore((row for row, _ in source.rows()), progress=progress)
+        with Progress("imported") as progress:
+            return len(memory.add_many(source.memories(), progress=progress))
+
+
+def _new_file(path: str) -> Path | None:
+    """The file that this import creates; None when it is there already, or not a file."""
+    return None if "://" in path or path.endswith("/") or Path(path).exists() else Path(path)
+
+
+def _remove_if_empty(args: argparse.Namespace, created: Path) -> None:
+    """Remove the file of a refused import into which nothing was written."""
+    if not created.is_file():
+        return
+    with open_memory(argparse.Namespace(memory=args.memory, namespace=args.namespace)) as memory:
+        empty = memory.store.last_seq() == 0
+    if empty:
+        for ending in ("", "-wal", "-shm"):
+            created.with_name(created.name + ending).unlink(missing_ok=True)
+
+
+def _export_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("-o", "--output", default="-", metavar="FILE", help="a JSONL file (standard output)")
+    sub.add_argument("--everyone", action="store_true", help="every namespace instead of one")
+
+
+def _export(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        rows = memory.store.export(namespace=None if args.everyone else args.namespace)
+        if args.output == "-":
+            for row in rows:
+                print_json(row)
+            return 0
+        with Path(args.output).open("w", encoding="utf-8") as handle:
+            for row in rows:
+                handle.write(json_line(row) + "\n")
+    return 0
+
+
+# --- reading the formats of an import
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """One import: `rows()` reads it from the start each time. `is_export`: written by `hybridmem export`."""
+
+    rows: Callable[[], Iterator[Row]]
+    text_column: str
+    is_export: bool = False
+
+    def memories(self) -> Iterator[Memory]:
+        """Each row as a memory; keys that are not fields become metadata. A wrong row raises ConfigError."""
+        for row, where in self.rows():
+            yield self._memory(row, where)
+
+    def check(self) -> int:
+        """Read everything once and return the number of memories; raises ConfigError for the first wrong row."""
+        return sum(1 for _ in self.memories())
+
+    def _memory(self, row: dict[str, Any], where: str) -> Memory:
+        fields: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for key, value in row.items():
+            if value is None or key == "":
+                continue
+            name = "text" if key == self.text_column else _RENAMED.get(key, key)
+            (fields if name in _MEMORY_FIELDS else extra).setdefault(name, value)
+        if "text" not in fields:
+            given = ", ".join(row) or "nothing"
+            raise ConfigError(f"{where}: there is no {self.text_column!r}, only {given}: name it with --text-column")
+        own = fields.get("metadata", {})
+        if extra and isinstance(own, dict):
+            fields["metadata"] = {**extra, **own}
+        try:
+            memory = as_memory(fields, {})
+            check_memory(memory, namespace=memory.namespace)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        return memory
+
+
+def open_source(name: str, *, format: str | None = None, text_column: str = "text") -> Source:
+    """The source of an import by its name: a file, `-` for standard input, or a folder."""
+    place = Path(name)
+    if name != "-" and place.is_dir():
+        corpus = place / "corpus.jsonl"
+        rows = (lambda: read_rows(corpus)) if corpus.is_file() else (lambda: _notes(place))
+        return Source(rows, text_column)
+    kind = format or {".csv": "csv", ".tsv": "tsv", ".txt": "text", ".md": "text"}.get(place.suffix.lower(), "jsonl")
+    opened: Callable[[], IO[str]] = partial(_Named, sys.stdin.read()) if name == "-" else partial(_open, place)
+    if kind == "jsonl":
+        first = next(_jsonl(opened), ({}, ""))[0]
+        return Source(lambda: _jsonl(opened), text_column, is_export=first.get("kind") == "hybridmem")
+    if kind == "text":
+        return Source(lambda: _text(opened, name, text_column), text_column)
+    return Source(lambda: _table(opened, name, "\t" if kind == "tsv" else ","), text_column)
+
+
+class _Named(io.StringIO):
+    """Standard input, read as a whole, with the name that messages use."""
+
+    name = "standard input"
+
+
+def _open(place: Path) -> IO[str]:
+    try:
+        return place.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise ConfigError(f"cannot read {place}: {error.strerror}") from error
+
+
+def _jsonl(opened: Callable[[], IO[str]]) -> Iterator[Row]:
+    with opened() as file:
+        yield from read_rows(file)
+
+
+def _text(opened: Callable[[], IO[str]], name: str, column: str) -> Iterator[Row]:
+    """One memory for each line that is not empty."""
+    with opened() as file:
+        for number, line in enumerate(_decoded(file, name), start=1):
+            if line.strip():
+                yield {column: line.strip()}, f"{name}:{number}"
+
+
+def _table(opened: Callable[[], IO[str]], name: str, delimiter: str) -> Iterator[Row]:
+    """The rows of a CSV file with a header line; empty cells are missing, tags and entities split at semicolons."""
+    with opened() as file:
+        for row in (reader := csv.DictReader(_decoded(file, name), delimiter=delimiter)):
+            where = f"{name}:{reader.line_num}"
+            if None in row:
+                raise ConfigError(f"{where}: more cells than the header has columns")
+            cells: dict[str, Any] = {key: cell for key, cell in row.items() if cell}
+            for key in _LISTS:
+                if key in cells:
+                    cells[key] = [part.strip() for part in cells[key].split(";") if part.strip()]
+            yield cells, where
+
+
+def _decoded(file: IO[str], name: str) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not UTF-8: {error}") from error
+
+
+def _notes(place: Path) -> Iterator[Row]:
+    from hybridmem.stores.markdown.sync import read_notes
+
+    for memory in read_notes(place):
+        fields = {name: getattr(memory, name) for name in _MEMORY_FIELDS}
+        yield fields, memory.id
+
+
+# --- forget, sweep
+
+
+def _forget_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("ids", nargs="+", metavar="ID")
+    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
+
+
+def _forget(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
+    say(count)
+    return 0 if count else NOTHING
+
+
+def _sweep_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        say(memory.sweep(erase=args.erase))
+    return 0
+
+
+# --- reindex, backup, copy
+
+
+def _reindex(args: argparse.Namespace) -> int:
+    """Embed everything again; opens without an embedder, because the new one may differ from the recorded one."""
+    from hybridmem.memory.factory import pick_embedder
+
+    plain = argparse.Namespace(memory=args.memory, namespace=args.namespace)
+    with open_memory(plain) as memory, Progress("embedded") as progress:
+        embedder = None if args.embedder == "none" else pick_embedder(load_embedder(args.embedder))
+        memory.reindex(embedder=embedder, progress=progress)
+        say(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")
+    return 0
+
+
+def _backup_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("target", help="the file to write")
+
+
+def _backup(args: argparse.Namespace) -> int:
+    with open_memory(args) as memory:
+        memory.backup(args.target)
+    say(args.target)
+    return 0
+
+
+def _copy_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("source", help="a file, a folder of notes or a postgresql:// address")
+    sub.add_argument("target", help="a file, a folder of notes or a postgresql:// address")
+
+
+def _copy(args: argparse.Namespace) -> int:
+    from hybridmem.memory.factory import open_store
+    from hybridmem.stores.copying import copy_store
+
+    exists(args.source, otherwise="name a file or a postgresql:// address to copy from")
+    source = open_store(args.source, clock=time.time)
+    try:
+        target = open_store(args.target, clock=time.time)
+        try:
+            with Progress("copied") as progress:
+                done = copy_store(source, target, progress=progress)
+            earlier = f", {done.resumed} of them by an earlier run" if done.resumed else ""
+            say(f"copied {done.rows} entries{earlier}; both sides have checksum {done.checksum}")
+        finally:
+            target.close()
+    finally:
+        source.close()
+    return 0
+
+
+WRITE = (
+    Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
+    Command(
+        "import",
+        "add many memories, from JSONL, CSV, text, BEIR or Markdown notes",
+        "hybridmem import notes.jsonl\n  hybridmem import tickets.csv --text-column body",
+        _import_options,
+        _import,
+        "A JSONL object or CSV row has a text and any fields of a memory; other keys become metadata. A text file\n"
+        "has one memory per line. Every row is checked before the first one is written. Memories are written in\n"
+        "batches of 1,000; after an interruption, everything the progress has counted is kept.",
+    ),
+    Command(
+        "forget",
+        "forget memories; they stay in the history",
+        "hybridmem forget m1 m2",
+        _forget_options,
+        _forget,
+        embedder=False,
+    ),
+    Command(
+        "sweep",
+        "remove expired memories",
+        "hybridmem sweep",
+        _sweep_options,
+        _sweep,
+        "Searches ignore expired memories without a sweep.",
+        embedder=False,
+    ),
+    Command(
+        "export",
+        "write the whole log as JSONL",
+        "hybridmem export -o all.jsonl",
+        _export_options,
+        _export,
+        embedder=False,
+    ),
+    Command("reindex", "embed and index everything again", "hybridmem reindex --embedder local", no_options, _reindex),
+    Command(
+        "backup",
+        "copy the store while it is in use",
+        "hybridmem backup copy.db",
+        _backup_options,
+        _backup,
+        embedder=False,
+    ),
+    Command(
+        "copy",
+        "copy one store to another, SQLite or PostgreSQL",
+        "hybridmem copy memory.db postgresql://localhost/memory",
+        _copy_options,
+        _copy,
+        memory=False,
+    ),
+)

@@ -1,0 +1,75 @@
+"""The commands that search, show and list, and their output on a terminal."""
+
+import json
+import sys
+
+import pytest
+
+from hybridmem import HybridMemory
+from hybridmem.cli import output
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_show_list_and_history(filled):
+    assert "text           Ana has moved to Lisbon." in filled("show", "lisbon").out
+    (shown,) = rows(filled("show", "porto", "--json").out)
+    assert (shown["status"], shown["metadata"]) == ("superseded", {"lang": "en"})
+    assert shown["created_at"].startswith("20")
+    assert "no memory 'nobody'" in filled("show", "nobody", code=1).err
+    assert [line.split()[0] for line in filled("list").out.splitlines()] == ["lisbon"]
+    every = filled("list", "--superseded").out.splitlines()
+    assert [line.split()[0] for line in every] == ["lisbon", "porto"]
+    assert "superseded" in every[1]
+    assert len(filled("list", "--superseded", "--limit", 1).out.splitlines()) == 1
+    assert rows(filled("list", "--json", "-n", "ben").out)[0]["text"] == "Ben drinks tea."
+    assert filled("list", "--filter", '{"type": "x"}', code=3).out == ""
+    versions = rows(filled("history", "porto", "--json").out)
+    assert [version["status"] for version in versions] == ["active", "superseded"]
+    assert [line.split()[2] for line in filled("history", "porto").out.splitlines()] == ["active", "superseded"]
+    assert filled("history", "nobody", code=3).out == ""
+
+
+def test_stats_and_namespaces(filled):
+    figures = json.loads(filled("stats", "--json").out)
+    assert {name: figures[name] for name in ("memories", "superseded", "links", "namespaces", "embedder")} == {
+        "memories": 1, "superseded": 1, "links": 0, "namespaces": 2, "embedder": None,
+    }  # fmt: skip
+    assert "memories     1" in filled("stats").out
+    assert "embedder     none" in filled("stats").out
+    assert filled("namespaces").out.split() == ["1", "(default)", "1", "ben"]
+    assert rows(filled("namespaces", "--json").out)[1] == {"namespace": "ben", "memories": 1}
+
+
+def test_search_as_json_has_every_field(filled):
+    (found,) = rows(filled("search", "Lisbon", "--json", "--embedder", "none").out)
+    with HybridMemory("memory.db", embedder=None) as memory:
+        fields = set(output.memory_fields(memory.get("lisbon")))
+    assert set(found) == fields | {"rank", "score", "receipt"}
+    assert (found["rank"], found["supersedes"], found["receipt"]["arms"][0]["arm"]) == (1, "porto", "bm25")
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+def test_colour_and_width_on_a_terminal(run, terminal, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    run("add", "The cat sleeps " + "on the blue sofa " * 12, "--id", "cat", "--embedder", "none")
+    shown = run("search", "cat", "--embedder", "none").out
+    assert "\x1b[1mcat\x1b[0m" in shown
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = run("search", "cat", "--embedder", "none").out
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) <= 60
+    assert len(plain.splitlines()) > 4
+    assert run("list").out.endswith("…\n")
+    assert len(run("list").out) <= 61
+    assert run("search", "zebra", "--embedder", "none", code=3).out == "no results\n"
+    assert run("list", "--filter", '{"type": "x"}', code=3).out == "no memories\n"

@@ -1,0 +1,75 @@
+"""The commands that forget and sweep, and imports of every format."""
+
+import json
+
+
+def rows(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_forget_and_erase(filled):
+    assert filled("forget", "lisbon").out.strip() == "1"
+    assert filled("forget", "lisbon", code=3).out.strip() == "0"
+    assert len(rows(filled("history", "lisbon", "--json").out)) == 2
+    assert filled("forget", "lisbon", "--erase").out.strip() == "1"
+    assert filled("history", "lisbon", code=3).out == ""
+
+
+def test_sweep_removes_expired_memories(filled):
+    filled("add", "The code is 7.", "--id", "code", "--embedder", "none", "--expires-at", "2020-01-01")
+    filled("search", "code", "--embedder", "none", code=3)
+    assert filled("sweep").out.strip() == "1"
+    assert len(rows(filled("history", "code", "--json").out)) == 2
+    filled("sweep", "--erase")
+    assert filled("history", "code", code=3).out == ""
+
+
+def test_unknown_keys_become_metadata(run, tmp_path):
+    line = {"_id": "a", "text": "x", "lang": "en", "metadata": {"page": 3}, "timestamp": "2024-05-01"}
+    (tmp_path / "in.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    run("import", "in.jsonl", "--embedder", "none")
+    (shown,) = rows(run("show", "a", "--json").out)
+    assert shown["metadata"] == {"lang": "en", "page": 3}
+    assert shown["created_at"].startswith("2024-05-01")
+
+
+def test_tables_and_text(run, tmp_path):
+    (tmp_path / "in.csv").write_text('id,body,tags,team\r\n1,"Ana, moved",home; work,\r\n2,Tea,,blue\r\n', "utf-8")
+    assert run("import", "in.csv", "--text-column", "body", "--embedder", "none").out.strip() == "2"
+    first, second = rows(run("list", "--json").out)
+    assert (first["text"], first["tags"], first["metadata"]) == ("Ana, moved", ["home", "work"], {})
+    assert second["metadata"] == {"team": "blue"}
+    (tmp_path / "in.tsv").write_text("text\tid\nfour\t4\n", "utf-8")
+    (tmp_path / "in.txt").write_text("one line\n\nanother line\n", "utf-8")
+    assert run("import", "in.tsv", "--embedder", "none").out.strip() == "1"
+    assert run("import", "in.txt", "--embedder", "none").out.strip() == "2"
+    assert len(rows(run("list", "--json").out)) == 5
+    (tmp_path / "wide.csv").write_text("text\na,b\n", "utf-8")
+    assert "wide.csv:2: more cells than the header" in run("import", "wide.csv", "--embedder", "none", code=1).err
+    message = run("import", "in.csv", "--embedder", "none", code=1).err
+    assert "in.csv:2: there is no 'text', only id, body, tags: name it with --text-column" in message
+
+
+def test_a_beir_folder(run, tmp_path):
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    (tmp_path / "beir" / "corpus.jsonl").write_text('{"_id": "d1", "title": "Cats", "text": "They purr."}\n', "utf-8")
+    (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "q1", "text": "Who purrs?"}\n', "utf-8")
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "utf-8")
+    assert run("import", "beir", "--embedder", "none").out.strip() == "1"
+    assert rows(run("show", "d1", "--json").out)[0]["title"] == "Cats"
+    assert "recall@10" in run("eval", "beir", "--embedder", "none").out
+
+
+def test_a_refused_import_leaves_nothing(run, tmp_path):
+    good = "\n".join('{"text": "fine"}' for _ in range(1500))
+    (tmp_path / "in.jsonl").write_text(f'{good}\n{{"text": 5}}\n', encoding="utf-8")
+    assert "in.jsonl:1501" in run("import", "in.jsonl", "--embedder", "none", code=1).err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    header = '{"kind": "hybridmem", "version": 99}'
+    (tmp_path / "in.jsonl").write_text(header, encoding="utf-8")
+    run("import", "in.jsonl", "--embedder", "none", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    run("add", "the cat", "--id", "cat", "--embedder", "none")
+    (tmp_path / "in.jsonl").write_text(f'{good}\n{{"text": 5}}\n', encoding="utf-8")
+    run("import", "in.jsonl", "--embedder", "none", code=1)
+    assert [row["id"] for row in rows(run("list", "--json").out)] == ["cat"]
