@@ -25,13 +25,13 @@ from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.candidates import candidates
+from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
-from hybridmem.indexes.vector.index import VectorIndex
-from hybridmem.indexes.vector.matrix import kernel
+from hybridmem.indexes.vector.index import VectorIndex, as_question
+from hybridmem.indexes.vector.matrix import cosines, kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 
@@ -83,6 +83,10 @@ class LocalView:
         self._graph: GraphIndex | None = None
         self._saved = 0
         self._next_save = 0.0
+        self._sampled: tuple[int, Any] = (-1, None)
+        """The vectors of the sample, with the seq of the view that they belong to."""
+        self._information: tuple[int, dict[str, float]] = (-1, {})
+        """The IDF of the rarest word of each name, with the seq of the view that they belong to."""
 
     # --- updating
 
@@ -357,8 +361,29 @@ class LocalView:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         mentions = self.mentions if self.has_names() else None
         return candidates(
-            self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
+            self.bm25,
+            self._vector,
+            self._entries,
+            query,
+            hits,
+            baseline=lambda: self._baseline(query.vector),
+            seeds=seeds,
+            hops=hops,
+            mentions=mentions,
         )
+
+    def _baseline(self, vector: Any) -> float:
+        """The baseline of cosines, over a sample that is the same in every process and store."""
+        applied, rows = self._sampled
+        if applied != self._applied:
+            index = self._vector
+            found = [row for row in index.vectors(self._entries.sample(SAMPLE)) if row is not None]
+            if len(found) < min(SAMPLE, len(index)):  # memories without a vector are left out of the sample
+                every = index.vectors(self._entries.sample(len(self._entries)))
+                found = [row for row in every if row is not None][:SAMPLE]
+            rows = np.stack(found) if found else None
+            self._sampled = self._applied, rows
+        return 0.0 if rows is None else baseline_of(cosines(rows, as_question(vector, rows.shape[1])))
 
     def has_names(self) -> bool:
         """Whether any memory has a name that a text could mention."""
@@ -383,8 +408,14 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        terms = self._settings.analyzer(mention.name)
-        return name_weight(mention, max(map(self.bm25.idf, terms), default=0.0))
+        applied, information = self._information
+        if applied != self._applied:
+            applied, information = self._information = self._applied, {}
+        found = information.get(mention.name)
+        if found is None:
+            terms = self._settings.analyzer(mention.name)
+            found = information[mention.name] = max(map(self.bm25.idf, terms), default=0.0)
+        return name_weight(mention, found)
 
     def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
         """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""

@@ -170,7 +170,7 @@ def plan(state: State, query: Mapping[str, float], curve: Saturation, /) -> Quer
 def _part(part: TermPostings, places: list[int], weights: list[float]) -> SegmentPlan:
     slices = np.array([[part.lows[i] for i in places], [part.highs[i] for i in places]], np.int64)
     bounds = np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)])
-    return SegmentPlan(part.rows, part.codes, part.table, part.frequencies, slices[0], slices[1], bounds)
+    return SegmentPlan(part.rows, part.codes, part.table, slices[0], slices[1], bounds, part.frequencies)
 
 
 def frequencies(plan: QueryPlan, rows: RowNumbers, /) -> Floats:
@@ -265,12 +265,12 @@ class SegmentPlan(NamedTuple):
     codes: Codes
     table: Floats
     """The contribution of a posting by its code, before the term's weight."""
-    frequencies: Floats
-    """The frequency of a posting by its code."""
     lows: npt.NDArray[np.int64]
     highs: npt.NDArray[np.int64]
     bounds: Floats
     """Upper bound of the contribution of term i to any row of this segment."""
+    frequencies: Floats
+    """The frequency of a posting by its code."""
 
 
 class QueryPlan(NamedTuple):
