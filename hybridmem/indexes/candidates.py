@@ -78,7 +78,7 @@ def candidates(
     around = threads.around(ids, _WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
     separate = all(alone)
-    single, together = ([], []) if separate or "bm25" not in hits else bm25.windows(query.text, ids, around)
+    single, together = ([], []) if separate else bm25.windows(query.text, ids, around)
     scores = {
         arm: known + (single[len(known) :] if arm == "bm25" and single else scored(arm, more))
         for arm, known in scores.items()
