@@ -209,7 +209,7 @@ def measure(size, seed):
 
 def reading(size):
     """Milliseconds for one look at every vector, one byte a number: no exact search can do with less."""
-    from hybridmem.indexes.vector.quantized import kernel
+    from hybridmem.indexes.vector.matrix import kernel
 
     table = np.random.default_rng(0).integers(-127, 128, (size, 384), dtype=np.int8)
     look = kernel().cdist

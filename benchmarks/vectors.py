@@ -15,7 +15,7 @@ from common import OUT, alternate, arguments, np, table, write
 
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Memory
-from hybridmem.indexes.vector import quantized as sketch
+from hybridmem.indexes.vector import matrix
 from hybridmem.indexes.vector.index import VectorIndex
 
 DIM = 384
@@ -67,11 +67,11 @@ def filled(rows):
 
 
 def filled_by_numpy_alone(rows):
-    kernel, sketch.kernel = sketch.kernel, lambda: None
+    kernel, matrix.kernel = matrix.kernel, lambda: None
     try:
         return filled(rows)
     finally:
-        sketch.kernel = kernel
+        matrix.kernel = kernel
 
 
 def recall(found, rows, questions, k):

@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
 from hybridmem.core.types import Edge
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.graph.explain import explain_paths
+from hybridmem.fusion.explain import explain_paths
 from hybridmem.indexes.graph.index import GraphSettings, ids_in
 from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.graph.mentions import Mentions
+from hybridmem.indexes.graph.activation import Mentions
 
 __all__ = ["baseline_of", "candidates"]
 

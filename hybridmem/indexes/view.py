@@ -31,7 +31,7 @@ from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex
-from hybridmem.indexes.vector.quantized import kernel
+from hybridmem.indexes.vector.matrix import kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 

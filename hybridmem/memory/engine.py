@@ -28,11 +28,10 @@ from hybridmem.core.protocols import (
 from hybridmem.core.types import ArmList, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError
-from hybridmem.fusion.explain import Explanation, Trace
+from hybridmem.fusion.explain import Explanation, Trace, explain_arm
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.indexes.graph.explain import explain_arm
-from hybridmem.indexes.graph.mentions import MentionGraph
+from hybridmem.indexes.graph.activation import MentionGraph
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded

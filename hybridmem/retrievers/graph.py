@@ -12,10 +12,10 @@ from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Activation, Edge, Graph, Memory
+from hybridmem.fusion.explain import arm_paths, path_line
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.graph.explain import arm_paths, path_line
+from hybridmem.indexes.graph.activation import MentionGraph
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.mentions import MentionGraph
 from hybridmem.indexes.graph.names import Names, name_weight
 
 __all__ = [

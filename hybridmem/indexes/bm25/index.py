@@ -46,8 +46,7 @@ from hybridmem.indexes.bm25.scoring import (
     order,
     plan,
 )
-from hybridmem.indexes.bm25.state import Selection, SelectionCache, State
-from hybridmem.indexes.bm25.updates import appended, compacted, detached, tidied
+from hybridmem.indexes.bm25.state import Selection, SelectionCache, State, appended, compacted, detached, tidied
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["BM25Index"]

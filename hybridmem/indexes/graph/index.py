@@ -18,8 +18,7 @@ from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Hits, Memory
 from hybridmem.indexes.entries import Entries
 from hybridmem.indexes.graph.activation import GraphSnapshot, ThreadLinks, Weights
-from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots
-from hybridmem.indexes.graph.threads import ThreadPosition, Threads
+from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots, ThreadPosition, Threads
 from hybridmem.text.cues import ASKS, cues_of
 from hybridmem.text.entities import spot
 

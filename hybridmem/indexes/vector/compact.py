@@ -27,15 +27,16 @@ from hybridmem.indexes.vector.matrix import (
     NEVER,
     NONE,
     Floats,
+    Layer,
     RowNumbers,
     VectorUpdate,
     batch_of,
     best_hits,
     cosines,
+    empty_layer,
     least_of_best,
     room_for,
 )
-from hybridmem.indexes.vector.quantized import Layer, empty_layer
 
 __all__ = ["COMPACT_FROM", "CompactVectors"]
 

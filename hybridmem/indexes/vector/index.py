@@ -24,6 +24,7 @@ from hybridmem.indexes.vector.matrix import (
     NEVER,
     MatrixSnapshot,
     RowNumbers,
+    Sketch,
     VectorUpdate,
     append,
     batch_of,
@@ -31,10 +32,11 @@ from hybridmem.indexes.vector.matrix import (
     cosines,
     empty,
     epoch,
+    kernel,
+    make,
     ranked,
     top,
 )
-from hybridmem.indexes.vector.quantized import Sketch, kernel, make
 
 __all__ = ["VectorIndex", "as_question", "unit_rows"]
 

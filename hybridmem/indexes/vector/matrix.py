@@ -1,13 +1,25 @@
-"""Snapshots of a growing float32 matrix, and exact ranking over one.
+"""A growing float32 matrix: immutable snapshots, exact ranking, and compact copies (sketches) that rule out rows.
 
 A `MatrixSnapshot` is immutable. Rows are only appended after the last one, and an update is a new row plus a tombstone
 for the old row, so a reader of an older snapshot needs no lock.
+
+When a matrix is larger than the processor's cache, a search takes as long as reading it. A `Sketch` is read instead,
+and only the rows that it cannot rule out are scored exactly. Two layers, each used where it is faster:
+
+whole   all numbers as one byte each, with a SIMD library (pip install 'hybridmem[fast]'):
+        |x·q − code(x)·code(q)| ≤ |x − code(x)|·|q| + |q − code(q)|·|code(x)|.
+short   the first numbers of each vector: the prefix of a Matryoshka embedding, or (without a SIMD library) of vectors
+        rotated so that the prefix has most of their length. The rest adds at most |x_rest|·|q_rest| (Cauchy-Schwarz).
+
+Without a library, vectors that no rotation shortens (random ones) have no sketch. A Matryoshka prefix given by the
+user is trusted: at most 5 % of the rows pass it, so that search is as exact as the model's prefix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,9 +32,13 @@ from hybridmem.embedding.embedder import Vector
 __all__ = [
     "NEVER",
     "NONE",
+    "Bytes",
     "Floats",
+    "Kernel",
+    "Layer",
     "MatrixSnapshot",
     "RowNumbers",
+    "Sketch",
     "VectorUpdate",
     "append",
     "batch_of",
@@ -30,8 +46,11 @@ __all__ = [
     "compact",
     "cosines",
     "empty",
+    "empty_layer",
     "epoch",
+    "kernel",
     "least_of_best",
+    "make",
     "ranked",
     "room_for",
     "top",
@@ -186,3 +205,213 @@ def best_hits(ids: Sequence[str], updated: Floats, rows: RowNumbers, scores: Flo
         ties = sorted(zip((-scores).tolist(), (-updated[rows]).tolist(), keys, strict=True))
         keys, values = [key for _, _, key in ties], [0.0 - score for score, _, _ in ties]
     return Hits(keys[:k], values[:k])
+
+
+Bytes = npt.NDArray[np.int8]
+
+
+class Kernel(NamedTuple):
+    """The dot product of bytes by a SIMD library."""
+
+    cdist: Callable[[Bytes, Bytes], Any]
+
+    def dots(self, query: Bytes, rows: Bytes, /) -> npt.NDArray[np.float32]:
+        """The dot product with every row."""
+        products: npt.NDArray[np.float32] = np.asarray(self.cdist(query, rows))[0].astype(np.float32)
+        return products
+
+
+@lru_cache(maxsize=1)
+def kernel() -> Kernel | None:
+    """The functions of an installed SIMD library that passes a self-test on this processor, or None."""
+    return next((found for found in (_numkong(), _simsimd()) if found is not None and _is_correct(found)), None)
+
+
+def _numkong() -> Kernel | None:
+    try:
+        import numkong
+    except ImportError:
+        return None
+    return Kernel(lambda query, rows: numkong.cdist(query, rows, "inner"))
+
+
+def _simsimd() -> Kernel | None:
+    try:
+        import simsimd
+    except ImportError:
+        return None
+    return Kernel(lambda query, rows: simsimd.cdist(query, rows, "dot"))
+
+
+def _is_correct(found: Kernel) -> bool:
+    """Compare a small product with numpy's: a broken build must not affect results."""
+    rows = (np.arange(3 * 40) * 37 % 255 - 127).astype(np.int8).reshape(3, 40)
+    expected = (rows.astype(np.int64) @ rows[0].astype(np.int64)).tolist()
+    try:
+        return bool(found.dots(rows[:1], rows).tolist() == expected)
+    except Exception:  # noqa: BLE001 - any failure means that the library is not used
+        return False
+
+
+_BLOCK = 1024  # rows processed at once: they fit into the cache
+_SAMPLE = 4096
+_ENERGY = 0.66  # minimum share of the squared length in a rotated prefix; below it too few rows are ruled out
+_EXACT = 64  # rows scored exactly to find the score to beat
+_FEW_BEST = 32  # above this k a rotated prefix rules out too few rows
+_TINY = 1e-30
+
+
+class Layer(NamedTuple):
+    """Rows ≈ scale · table for bytes, = table for float32. `error` is the length of the rounding error of each row."""
+
+    table: npt.NDArray[Any]
+    scale: Vector | None
+    error: Vector
+    longest: float = 0.0
+
+    def grow(self, start: int, end: int, /) -> Layer:
+        """The layer with room for rows up to end."""
+        return self._replace(
+            table=room_for(self.table, start, end),
+            scale=None if self.scale is None else room_for(self.scale, start, end),
+            error=room_for(self.error, start, end),
+        )
+
+    def filled(self, rows: Vector, part: slice, /) -> Layer:
+        """The layer with these rows written into its buffers."""
+        if self.scale is None:
+            self.table[part], self.error[part] = rows, 1e-6
+            return self
+        step = np.maximum(np.maximum(rows.max(axis=1), -rows.min(axis=1)), _TINY) / np.float32(127)
+        code = rows / step[:, None]
+        np.rint(code, out=code)
+        self.table[part], self.scale[part] = code, step
+        code *= step[:, None]
+        code -= rows
+        error = np.sqrt(np.einsum("ij,ij->i", code, code)) + np.float32(1e-6)
+        self.error[part] = error
+        norm = np.sqrt(np.einsum("ij,ij->i", rows, rows).max()) + error.max()
+        return self._replace(longest=max(self.longest, float(norm)))
+
+    def estimate(self, query: Vector, n: int, rows: RowNumbers | None, /) -> tuple[Vector, Vector]:
+        """Estimated dot products with the first n rows (or with `rows`), and bounds of their errors."""
+        chosen = slice(0, n) if rows is None else rows
+        run = kernel()
+        if self.scale is None or run is None:
+            return self.table[chosen] @ query, self.error[chosen]
+        step = max(float(np.abs(query).max()), _TINY) / 127.0
+        code = np.rint(query / np.float32(step)).astype(np.int8)
+        lost = float(np.linalg.norm(query - code * np.float32(step))) * self.longest
+        dots = run.dots(code[None], self.table[chosen])
+        dots *= self.scale[chosen]
+        dots *= np.float32(step)
+        return dots, self.error[chosen] + np.float32(lost)
+
+
+class Sketch(NamedTuple):
+    """The layers of a matrix. `rest` is the length of each row's part that the short layer leaves out."""
+
+    short: Layer | None
+    basis: Vector | None
+    rest: Vector
+    whole: Layer | None
+    fitted: int
+
+    def grow(self, matrix: Vector, start: int, end: int, /) -> Sketch:
+        """The sketch with the rows from start to end appended."""
+        short = None if self.short is None else self.short.grow(start, end)
+        whole = None if self.whole is None else self.whole.grow(start, end)
+        rest = self.rest if short is None else room_for(self.rest, start, end)
+        for first in range(start, end, _BLOCK):
+            part = slice(first, min(first + _BLOCK, end))
+            rows = matrix[part]
+            if short is not None:
+                rotated = self._rotated(rows, short.table.shape[1])
+                left = np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", rotated, rotated)
+                rest[part] = np.sqrt(np.maximum(left, 0.0)) + np.float32(1e-6)
+                short = short.filled(rotated, part)
+            if whole is not None:
+                whole = whole.filled(rows, part)
+        return self._replace(short=short, rest=rest, whole=whole)
+
+    def _rotated(self, rows: Vector, size: int) -> Vector:
+        rotated: Vector = rows[..., :size] if self.basis is None else rows @ self.basis
+        return rotated
+
+    def candidates(
+        self, matrix: Vector, question: Vector, k: int, dead: RowNumbers, rows: RowNumbers | None, /
+    ) -> RowNumbers | None:
+        """Rows (among `rows`, if given) that include the k best; None when too few can be ruled out."""
+        found = rows
+        if self.short is not None and (k <= _FEW_BEST or self.basis is None):
+            found = self._passed(self.short, matrix, question, k, dead, rows)
+        if self.whole is None:
+            return None if found is None or len(found) * 6 > len(matrix) else found
+        if found is not None and len(found) <= 4 * k:
+            return found
+        dense = found is not None and len(found) * 8 > len(matrix)  # reading all rows is faster than gathering so many
+        estimate, error = self.whole.estimate(question, len(matrix), None if dense else found)
+        if found is None:
+            estimate[dead] = NEVER
+        elif dense:
+            estimate, error = estimate[found], error[found]
+        best = np.flatnonzero(estimate + error >= least_of_best(estimate - error, k))
+        return best if found is None else found[best]
+
+    def _passed(
+        self, short: Layer, matrix: Vector, question: Vector, k: int, dead: RowNumbers, rows: RowNumbers | None
+    ) -> RowNumbers | None:
+        """Rows that the short layer cannot rule out."""
+        rotated = self._rotated(question, short.table.shape[1])
+        estimate, error = short.estimate(rotated, len(matrix), None)
+        rest = self.rest[: len(matrix)]
+        if rows is None:
+            estimate[dead] = NEVER
+        else:
+            estimate, error, rest = estimate[rows], error[rows], rest[rows]
+        probed = top(estimate, max(_EXACT, 4 * k))
+        full = matrix[probed if rows is None else rows[probed]] @ question
+        if len(full) < k:
+            return rows
+        least = np.partition(full, len(full) - k)[len(full) - k] - 1e-5
+        most = rest * np.float32(np.sqrt(max(0.0, float(question @ question - rotated @ rotated))))
+        most += estimate
+        most += error
+        found = np.flatnonzero(most >= least)
+        if self.basis is None and len(found) * 20 > len(most):
+            found = top(most, max(64 * k, len(most) // 20))
+        return found if rows is None else rows[found]
+
+
+def make(matrix: Vector, /, *, prefix: int | None = None) -> Sketch | None:
+    """The best sketch for these rows, or None when no sketch is faster than a full scan."""
+    n, dim = matrix.shape
+    run = kernel()
+    if prefix is not None:
+        basis, size = None, min(prefix, dim)
+    else:  # with bytes, a rotated prefix costs more than it saves
+        basis, size = _rotation(matrix) if run is None else (None, dim)
+    short = empty_layer(size, run) if size < dim else None
+    whole = empty_layer(dim, run) if run is not None else None
+    if short is None and whole is None:
+        return None
+    return Sketch(short, basis, np.zeros(0, np.float32), whole, n).grow(matrix, 0, n)
+
+
+def empty_layer(size: int, run: Kernel | None = None) -> Layer:
+    """A layer without rows: of bytes with a SIMD library, else of float32."""
+    run = run or kernel()
+    none = np.zeros(0, np.float32)
+    return Layer(np.zeros((0, size), np.int8 if run else np.float32), none if run else None, none)
+
+
+def _rotation(matrix: Vector) -> tuple[Vector | None, int]:
+    """A rotation whose first `size` directions have most of the rows' length; (None, dim) when that takes too many."""
+    n, dim = matrix.shape
+    sample = matrix[:: max(1, n // _SAMPLE)][:_SAMPLE]
+    energy, basis = np.linalg.eigh((sample.T @ sample).astype(np.float64))
+    carried = np.cumsum(energy[::-1]) / max(float(energy.sum()), _TINY)
+    size = 16 * (int(np.searchsorted(carried, _ENERGY)) // 16 + 1)
+    if size > dim * 3 // 8:
+        return None, dim
+    return np.ascontiguousarray(basis[:, ::-1][:, :size], dtype=np.float32), size

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits, Memory
 from hybridmem.errors import ConfigError, CorruptStoreError, MissingExtraError
-from hybridmem.indexes.bm25 import scoring, updates
+from hybridmem.indexes.bm25 import scoring, state
 from hybridmem.indexes.bm25.compiled import NumbaKernels
 from hybridmem.indexes.bm25.documents import Document, as_document, stamp_of, weigh
 from hybridmem.indexes.bm25.index import BM25Index
@@ -205,8 +205,8 @@ class Interleaved(RuleBasedStateMachine):
 @pytest.fixture
 def small_limits(monkeypatch):
     """Merge and compact after a few rows already."""
-    monkeypatch.setattr(updates, "_TAIL", 4)
-    monkeypatch.setattr(updates, "_BULK", 3)
+    monkeypatch.setattr(state, "_TAIL", 4)
+    monkeypatch.setattr(state, "_BULK", 3)
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -330,7 +330,7 @@ def test_many_equal_scores_are_cut_by_time_and_id(kernels):
 
 
 def test_segments_stay_few_and_the_dead_are_thrown_out(monkeypatch):
-    monkeypatch.setattr(updates, "_TAIL", 8)
+    monkeypatch.setattr(state, "_TAIL", 8)
     index = BM25Index(str.split)
     for i in range(300):
         index.add(f"m{i}", f"a b{i % 7}")

@@ -14,8 +14,7 @@ from hybridmem.core.protocols import Change
 from hybridmem.core.types import Edge, Memory
 from hybridmem.embedding.embedder import as_embedder, unit
 from hybridmem.errors import ConfigError, EmbeddingError
-from hybridmem.indexes.vector import quantized as _simd
-from hybridmem.indexes.vector import quantized as sketch
+from hybridmem.indexes.vector import matrix
 from hybridmem.indexes.vector.index import VectorIndex
 from hybridmem.memory.memory import HybridMemory
 
@@ -141,11 +140,11 @@ def plain_cdist(query, rows, metric):
 
 def with_kernel(monkeypatch, simd):
     kernels = {
-        "numkong": _simd.kernel(),
-        "simsimd": _simd.Kernel(lambda query, rows: plain_cdist(query, rows, "dot")),
+        "numkong": matrix.kernel(),
+        "simsimd": matrix.Kernel(lambda query, rows: plain_cdist(query, rows, "dot")),
         "none": None,
     }
-    monkeypatch.setattr(sketch, "kernel", lambda: kernels[simd])
+    monkeypatch.setattr(matrix, "kernel", lambda: kernels[simd])
 
 
 @pytest.mark.parametrize("simd", ["numkong", "none"])
@@ -186,7 +185,7 @@ def test_a_sketch_is_made_only_when_it_will_pay(monkeypatch):
 @pytest.mark.parametrize(("simd", "made"), [("numkong", True), ("none", False)])
 def test_bytes_are_read_first_from_8_mb_on_and_turned_rows_from_32(simd, made, monkeypatch):
     with_kernel(monkeypatch, simd)
-    monkeypatch.setattr("hybridmem.indexes.vector.index.kernel", sketch.kernel)
+    monkeypatch.setattr("hybridmem.indexes.vector.index.kernel", matrix.kernel)
     for count, expected in ((4095, False), (4096, made), (16384, True)):
         rows = clustered(count, dim=512)  # 512 numbers of 4 bytes: 2 kB a row
         index = filled(rows)
@@ -254,12 +253,12 @@ def test_the_kernel_falls_back_in_order(monkeypatch):
         with monkeypatch.context() as patch:
             for name, module in {"simsimd": simsimd, **modules}.items():
                 patch.setitem(sys.modules, name, module)
-            _simd.kernel.cache_clear()
-            found = _simd.kernel()
+            matrix.kernel.cache_clear()
+            found = matrix.kernel()
         assert (found is not None) is there
         if found is not None:
             assert found.dots(query, rows).tolist() == expected
-    _simd.kernel.cache_clear()
+    matrix.kernel.cache_clear()
 
 
 @pytest.mark.parametrize("answer", [lambda query, rows, metric: [[1.0, 2.0, 3.0]], None])
@@ -269,9 +268,9 @@ def test_a_library_that_counts_wrong_is_not_used(monkeypatch, answer):
         broken.cdist = answer
     monkeypatch.setitem(sys.modules, "numkong", None)
     monkeypatch.setitem(sys.modules, "simsimd", broken)
-    _simd.kernel.cache_clear()
-    assert _simd.kernel() is None
-    _simd.kernel.cache_clear()
+    matrix.kernel.cache_clear()
+    assert matrix.kernel() is None
+    matrix.kernel.cache_clear()
 
 
 # --- allowed, score, vectors
