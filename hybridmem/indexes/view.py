@@ -100,7 +100,9 @@ class LocalView:
         with self._lock:
             if newest == self._applied:
                 return
-            self._catch_up(self._open() if self._applied < 0 else self._applied)
+            loaded = self._open() if self._applied < 0 else 0
+            changed = self._catch_up(max(loaded, self._applied))
+            self._warn_without_vector(self._count_without_vector() if loaded else changed)
             self._applied = newest
 
     def _open(self) -> int:
@@ -164,7 +166,12 @@ class LocalView:
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
         elif not isinstance(self._vector, CompactVectors):
             self._vector.apply(self._store.changes(0, view=self._view, vectors=True))
-        self._warn_without_vector(len(entries) - len(self._vector) - entries.count_empty())
+
+    def _count_without_vector(self) -> int:
+        """The memories without a vector, after the changes since the snapshots: a snapshot may have forgotten ones."""
+        if self._vector is None or self._settings.make_vectors is not None:
+            return 0
+        return len(self._entries) - len(self._vector) - self._entries.count_empty()
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -192,7 +199,8 @@ class LocalView:
             log.warning("the saved %s index cannot be read and will be rebuilt: %s", name, error)
             return None
 
-    def _catch_up(self, since: int) -> None:
+    def _catch_up(self, since: int) -> int:
+        """Apply the changes since then; return how many of them have a text and no vector."""
         batch: list[Change] = []
         without = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
@@ -202,10 +210,10 @@ class LocalView:
                 self._apply(batch)
                 batch = []
         self._apply(batch)
-        self._warn_without_vector(without)
         self._compact_vectors()
         if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20) and monotonic() >= self._next_save:
             self.save()
+        return without
 
     def _compact_vectors(self) -> None:
         """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
