@@ -90,16 +90,17 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
 
 def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     controls = [_choice("mode", "mode", recipe.mode, list(MODES))]
-    weights = _weights(recipe, arms)
-    controls += _explained_once(
-        [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
-    )
+    if len(arms) > 1:  # the weight of a single arm changes nothing
+        weights = _weights(recipe, arms)
+        sliders = [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+        controls += _explained_once(sliders)
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
         controls.append(_flag("complete", "complete", recipe.complete))
         controls.append(_flag("smooth", "smooth", recipe.smooth))
-    controls.append(_flag("omit_speakers", "omit_speakers", recipe.omit_speakers))
+    if "vector" in arms:
+        controls.append(_flag("omit_speakers", "omit_speakers", recipe.omit_speakers))
     if recipe.depth is not None:
         controls.append(_slider("depth", "depth", recipe.depth, "depth"))
     return controls
