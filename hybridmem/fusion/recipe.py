@@ -277,13 +277,13 @@ class Fusion:
 
 
 def _matching(ranking: Ranking, context: Context) -> Ranking:
-    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    """The ranking without the candidates of a pool that no arm listed and to which no evidence adds a score."""
     if not ranking.scores or ranking.scores[-1] > 0.0:
         return ranking
     if context.trace is not None:
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+                context.trace.drop("match", key, "no arm listed it and no evidence adds to its score")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 
