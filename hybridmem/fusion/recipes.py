@@ -61,7 +61,7 @@ def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
         raise ConfigError(f"recipe file {str(path)!r} cannot be read: {error}") from error
     if not isinstance(data, Mapping):
         raise ConfigError(
-            f"recipe file {str(path)!r} cannot be read: it has a {type(data).__name__} instead of an object"
+            f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object"
         )
     return recipe_from_dict(data)
 

@@ -153,7 +153,7 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"], "1 judged cases for folds=2"),
         (["health", "bad.jsonl"], "bad.jsonl:1: query is None"),
         (["health", "nowhere.txt"], "cannot read nowhere.txt"),
-        (["health", "empty.txt"], "empty.txt has no question"),
+        (["health", "empty.txt"], "empty.txt holds no question"),
         (["calibrate", "known.jsonl"], "1 questions are too few for rate=0.05"),
         (["search", "cat", "--min-confidence", "7"], "min_confidence = 7.0 is not allowed"),
     ],
