@@ -206,7 +206,10 @@ class Fusion:
         pool: Pool | None = None,
         fill: bool = True,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking.
+
+        Ties go to the best rank in any list, then to the earlier list, as in LangChain's EnsembleRetriever.
+        """
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
@@ -269,8 +272,7 @@ class Fusion:
             shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
-        totals = merge([one.keys for one in votes], shares, scores=ties)
+        totals = merge([one.keys for one in votes], shares, by_list=True)
         totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
