@@ -67,13 +67,21 @@ example:
 """
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help with every command and its description on one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 14
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
     parser = argparse.ArgumentParser(
         prog="hybridmem",
         description="Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"hybridmem {__version__}")
     subs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

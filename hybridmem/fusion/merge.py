@@ -4,8 +4,8 @@
 |---|---|
 | `rank_shares` | weight / (c + rank) for each rank of a list |
 | `score_shares` | weight · normalised score, for the modes that use scores |
-| `completed` | an arm's votes, with scores for candidates that only other arms listed |
-| `merge` | the sum of each key's shares over the lists |
+| `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
+| `merge`, `merge_pool` | the sum of each key's shares over the lists, or of each row's in a pool |
 | `normalise_weights` | one weight per arm, summing to 1 |
 """
 
@@ -17,20 +17,31 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList
+from hybridmem.core.types import ArmList, Candidates
 from hybridmem.errors import ConfigError
 
 __all__ = [
     "ArmVotes",
+    "PoolVotes",
     "completed",
     "first_places",
     "merge",
+    "merge_pool",
     "normalise_weights",
+    "pool_votes",
     "rank_shares",
     "score_shares",
     "weighted_rrf",
 ]
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 
 class ArmVotes(NamedTuple):
@@ -141,48 +152,98 @@ def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Seque
     return [weight / total for weight in given]
 
 
-def score_shares(mode: str, votes: ArmVotes, /, *, smooth: bool) -> list[float]:
+def score_shares(mode: str, votes: ArmVotes | PoolVotes, /, *, smooth: bool) -> Floats:
     """The shares weight · normalised score of an arm's hits; `smooth` makes them (1 + n · x) / (1 + n).
 
     An arm without scores counts as n scores that fall evenly from 1 to 1/n.
     """
-    n, weight = len(votes.keys), votes.weight
-    scores = [1.0 - rank / n for rank in range(n)] if votes.scores is None else votes.scores
+    given, weight = votes.scores, votes.weight
+    n = len(votes.keys) if given is None else len(given)
     least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
-    baseline = 0.0 if votes.scores is None else votes.arm.baseline
-    return [least + step * x for x in _NORMALISERS[mode](scores, baseline)]
+    scores: Floats = 1.0 - np.arange(n) / n if given is None else np.asarray(given, np.float64)
+    baseline = 0.0 if given is None else votes.arm.baseline
+    with np.errstate(invalid="ignore"):  # scores of others may be infinite
+        return least + step * _NORMALISERS[mode](scores, baseline)
 
 
-def _relative(scores: Sequence[float], _: float) -> list[float]:
+def _relative(scores: Floats, _: float) -> Floats:
     """Min–max: (s − min) / (max − min); all 1 when they are equal."""
-    low = min(scores)
-    span = max(scores) - low
-    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
+    low = scores.min()
+    span = scores.max() - low
+    return (scores - low) / span if span > 0 else np.ones(len(scores))
 
 
-def _distribution(scores: Sequence[float], _: float) -> list[float]:
+def _distribution(scores: Floats, _: float) -> Floats:
     """Distribution-based: the position of s between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when equal."""
     mean = math.fsum(scores) / len(scores)
-    sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
+    sigma = math.sqrt(math.fsum((scores - mean) ** 2) / len(scores))
     if sigma == 0:
-        return [1.0] * len(scores)
-    return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
+        return np.ones(len(scores))
+    return np.clip((scores - mean + 3 * sigma) / (6 * sigma), 0.0, 1.0)
 
 
 _ROUNDING = 1e-6
 """A share below this is 0: scores of the same memory differ by less between a database and this process."""
 
 
-def _convex(scores: Sequence[float], baseline: float) -> list[float]:
+def _convex(scores: Floats, baseline: float) -> Floats:
     """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
-    span = max(scores) - baseline
+    span = scores.max() - baseline
     if span <= 0:
-        return [0.0] * len(scores)
-    return [x if x > _ROUNDING else 0.0 for x in ((s - baseline) / span for s in scores)]
+        return np.zeros(len(scores))
+    shares = (scores - baseline) / span
+    return np.where(shares > _ROUNDING, shares, 0.0)
 
 
-_NORMALISERS: dict[str, Callable[[Sequence[float], float], list[float]]] = {
+_NORMALISERS: dict[str, Callable[[Floats, float], Floats]] = {
     "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,
 }
+
+
+class PoolVotes(NamedTuple):
+    """One arm's votes in a pool: rows of the pool, best first, and their raw scores."""
+
+    arm: ArmList
+    keys: Ints
+    scores: Floats | None
+    weight: float
+
+    def by_key(self, ids: Sequence[str], /) -> ArmVotes:
+        """The same with the ids of the pool."""
+        scores = None if self.scores is None else self.scores.tolist()
+        return ArmVotes(self.arm, [ids[row] for row in self.keys.tolist()], scores, self.weight)
+
+
+def pool_votes(pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight: float, /) -> PoolVotes:
+    """The arm's list, at these rows of the pool, followed by the `others` that it can score, best first.
+
+    A score of 0 counts as no vote. An arm without scores keeps only what it listed.
+    """
+    if arm.scores is None or arm.name not in pool.scores:
+        return PoolVotes(arm, rows, None if arm.scores is None else np.array(arm.scores, np.float64), weight)
+    known = np.array(pool.scores[arm.name], np.float64)
+    more = (others & (known != 0.0)).nonzero()[0]
+    more = more[sorted_rows([pool.ids[row] for row in more.tolist()], -known[more])]
+    return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
+
+
+def merge_pool(ids: Sequence[str], votes: Sequence[PoolVotes], shares: Sequence[Floats], /) -> tuple[Ints, Floats]:
+    """The rows of a pool by the sum of their shares, then best rank, then id; and the sums."""
+    totals, best = np.zeros(len(ids)), np.full(len(ids), np.inf)
+    for one, share in zip(votes, shares, strict=True):
+        totals[one.keys] += share
+        best[one.keys] = np.minimum(best[one.keys], np.arange(len(one.keys)))
+    order = sorted_rows(ids, -totals, best)
+    return order, totals[order]
+
+
+def sorted_rows(ids: Sequence[str], *columns: Floats) -> Ints:
+    """The positions of rows by the columns, ascending, then by id."""
+    order: Ints = np.lexsort(columns[::-1])
+    ordered = [column[order] for column in columns]
+    if np.logical_and.reduce([column[1:] == column[:-1] for column in ordered]).any():
+        rows = list(zip(*(column.tolist() for column in columns), ids, strict=True))
+        order = np.array(sorted(range(len(ids)), key=rows.__getitem__), np.intp)
+    return order
