@@ -211,7 +211,10 @@ class Fusion:
         pool: Pool | None = None,
         fill: bool = True,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking.
+
+        Ties go to the best rank in any list, then to the earlier list, as in LangChain's EnsembleRetriever.
+        """
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
@@ -273,8 +276,7 @@ class Fusion:
             shares = [score_shares(self.mode, one, smooth=self.smooth).tolist() for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
-        totals = merge([one.keys for one in votes], shares, scores=ties)
+        totals = merge([one.keys for one in votes], shares, by_list=True)
         if len(totals) < len(items):
             totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
