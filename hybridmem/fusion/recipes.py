@@ -60,9 +60,7 @@ def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
     except (OSError, ValueError) as error:
         raise ConfigError(f"recipe file {str(path)!r} cannot be read: {error}") from error
     if not isinstance(data, Mapping):
-        raise ConfigError(
-            f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object"
-        )
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object")
     return recipe_from_dict(data)
 
 
