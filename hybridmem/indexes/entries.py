@@ -90,6 +90,7 @@ class Entries:
         self._ids: list[str] = []
         self._rows: dict[str, int] = {}
         self._table = np.zeros(64, _TABLE)
+        self._new: list[tuple[Any, ...]] = []
         self._sources, self._threads, self._speakers, self._statuses = (_Names() for _ in range(4))
         self._order = Threads()
         self._named: dict[int, int] = {}
@@ -224,13 +225,15 @@ class Entries:
                     touched.update(self._order.neighbours(row))
                     self._order.drop(row)
                     written.discard(row)
+            self._write_new()
             return self._turns(touched, written, set(gone.values())), list(gone)
 
     def set_entry(self, id_: str, entry: Entry, born: int, extra: Extra, /) -> None:
         """Add or replace one memory by its entry."""
         with self._lock:
             row = self._rows.get(id_)
-            self._place(id_, row, entry, born, named=False, touched=set())
+            self._place(entry._replace(id=id_), row, born, named=False, touched=set())
+            self._write_new()
             self._set_extra(id_, extra)
 
     def forget(self, ids: Iterable[str], /) -> None:
@@ -249,17 +252,23 @@ class Entries:
 
     def _put(self, change: Change, memory: Memory, row: int | None, touched: set[int]) -> int:
         if row is None or change.text_changed:
-            speaker, cues = speaker_of(memory.text, memory.speaker), cues_of(memory.text)
-            words = len(memory.text.split())
+            text = memory.text
+            words, cues, speaker = change.derived or (
+                len(text.split()),
+                cues_of(text),
+                speaker_of(text, memory.speaker),
+            )
         else:
+            self._write_new()
             old = self._table[row]
             speaker, cues, words = self._speakers.values[old["speaker"]], int(old["cues"]), int(old["words"])
+        created = _seconds(memory.created_at)
         entry = Entry(
             change.id,
             memory.source_id,
             memory.thread,
-            _seconds(memory.created_at),
-            _seconds(memory.updated_at),
+            created,
+            created if memory.updated_at is memory.created_at else _seconds(memory.updated_at),
             memory.status,
             memory.strength,
             memory.confidence,
@@ -275,7 +284,7 @@ class Entries:
         links = memory.metadata.get(self.links_key)
         if memory.entities or links is not None or row is not None:
             self._set_extra(change.id, Extra(memory.entities, links))
-        return self._place(change.id, row, entry, born, named=bool(memory.speaker.strip()), touched=touched)
+        return self._place(entry, row, born, named=bool(memory.speaker.strip()), touched=touched)
 
     def _set_extra(self, id_: str, extra: Extra) -> None:
         if extra != _NO_EXTRA:
@@ -283,23 +292,23 @@ class Entries:
         else:
             self.extras.pop(id_, None)
 
-    def _place(self, id_: str, row: int | None, entry: Entry, born: int, *, named: bool, touched: set[int]) -> int:
+    def _place(self, entry: Entry, row: int | None, born: int, *, named: bool, touched: set[int]) -> int:
         """Write the row of an entry, and its position in its thread; collects the neighbours before and after."""
         asked, halved, before = -1, 0, _NO_NEIGHBOURS
+        new = row is None
         if row is None:
-            row = self._rows[id_] = len(self._ids)
-            self._ids.append(id_)
-            self._sample.add(id_)
-            if row >= len(self._table):
-                self._table = np.concatenate((self._table, np.zeros(len(self._table), _TABLE)))
+            row = self._rows[entry.id] = len(self._ids)
+            self._ids.append(entry.id)
+            self._sample.add(entry.id)
         else:
+            self._write_new()
             self._count(row, -1)
-            self._cache.pop(id_, None)
+            self._cache.pop(entry.id, None)
             asked, halved = int(self._table["asked"][row]), int(self._table["flags"][row]) & _HALVED
             before = self._order.neighbours(row)
         flags = halved | (_NAMED if named else 0) | (_PERSON if is_person(entry.speaker) else 0)
         thread, speaker = self._threads.code(entry.thread), self._speakers.code(entry.speaker)
-        self._table[row] = (
+        values = (
             self._sources.code(entry.source_id),
             thread,
             _number(entry.created_at),
@@ -318,18 +327,36 @@ class Entries:
             flags,
             asked,
         )
+        if new:
+            self._new.append(values)
+        else:
+            self._table[row] = values
         if speaker >= 0:
             counts = self._named if named else self._prefixed
             counts[speaker] = counts.get(speaker, 0) + 1
-        if thread < 0:
-            self._order.drop(row)
-        else:
+        if thread >= 0:
             at = np.inf if entry.created_at is None else entry.created_at
             self._order.put(thread, ThreadPosition(at, born, row))
-        after = self._order.neighbours(row)
-        if before != after:
-            touched.update((*before, row, *after))
+        elif not new:
+            self._order.drop(row)
+        if thread >= 0 or not new:
+            after = self._order.neighbours(row)
+            if before != after:
+                touched.update((*before, row, *after))
         return row
+
+    def _write_new(self) -> None:
+        """Write the new rows of a batch into the table at once: several times as fast as one by one."""
+        if not self._new:
+            return
+        size = len(self._ids)
+        if size > len(self._table):
+            larger = np.zeros(max(size, 2 * len(self._table)), _TABLE)
+            larger[: len(self._table)] = self._table
+            self._table = larger
+        for name, column in zip(_TABLE.names or (), zip(*self._new, strict=True), strict=True):
+            self._table[name][size - len(self._new) : size] = column
+        self._new = []
 
     def _count(self, row: int, by: int) -> None:
         code = int(self._table["speaker"][row])
@@ -501,5 +528,5 @@ def _present(value: float) -> float | None:
 
 def _seconds(when: Any) -> float | None:
     """Epoch seconds, capped below the values that are read as milliseconds (9999-12-31 must not become 1978)."""
-    seconds = epoch(when)
+    seconds = None if when is None else epoch(when)
     return seconds if seconds is None or seconds < _MAX_SECONDS else _MAX_SECONDS

@@ -242,11 +242,13 @@ class LocalView:
             if memory is None:  # it was deleted since: that change comes later
                 continue
             previous = memories.get(turn.previous) if turn.previous is not None else None
-            yield as_document(memory)._replace(
-                id=turn.id,
-                asked=question_sentences(memory.text) if turn.halved else "",
-                previous="" if previous is None else question_sentences(previous.text),
-            )
+            document = as_document(memory)
+            if turn.halved or previous is not None:
+                document = document._replace(
+                    asked=question_sentences(memory.text) if turn.halved else "",
+                    previous="" if previous is None else question_sentences(previous.text),
+                )
+            yield document
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
