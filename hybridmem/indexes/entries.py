@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from hashlib import md5
 from typing import Any, NamedTuple
 
@@ -27,29 +27,27 @@ from hybridmem.text.speakers import frequent_prefixes
 
 __all__ = ["Entries", "Extra", "Turn"]
 
-_MAGIC = b"hybridmem entries 4\n"
-_TABLE = np.dtype(
-    [
-        ("source", "<i4"),
-        ("thread", "<i4"),
-        ("created", "<f8"),
-        ("updated", "<f8"),
-        ("status", "<i4"),
-        ("strength", "<f8"),
-        ("confidence", "<f8"),
-        ("accesses", "<i8"),
-        ("accessed", "<f8"),
-        ("words", "<i4"),
-        ("speaker", "<i4"),
-        ("cues", "u1"),
-        ("event", "<f8"),
-        ("expires", "<f8"),
-        ("born", "<i8"),
-        ("flags", "u1"),
-        ("asked", "<i4"),
-    ]
-)
-"""One row per memory. Texts are codes of `_Names` and missing numbers are NaN or -1.
+_MAGIC = b"hybridmem entries 5\n"
+_COLUMNS = {
+    "source": np.int32,
+    "thread": np.int32,
+    "created": np.float64,
+    "updated": np.float64,
+    "status": np.int32,
+    "strength": np.float64,
+    "confidence": np.float64,
+    "accesses": np.int64,
+    "accessed": np.float64,
+    "words": np.int32,
+    "speaker": np.int32,
+    "cues": np.uint8,
+    "event": np.float64,
+    "expires": np.float64,
+    "born": np.int64,
+    "flags": np.uint8,
+    "asked": np.int32,
+}
+"""The columns of a memory. Texts are codes of `_Names` and missing numbers are NaN or -1.
 
 `born` is the seq of the first version; it orders memories of one thread that have the same time. `asked` is the row of
 the previous turn whose question belongs to this memory's BM25 document, -1 for none.
@@ -89,7 +87,7 @@ class Entries:
         self._lock = guard(threading.RLock())
         self._ids: list[str] = []
         self._rows: dict[str, int] = {}
-        self._table = np.zeros(64, _TABLE)
+        self._table = _Table()
         self._new: list[tuple[Any, ...]] = []
         self._sources, self._threads, self._speakers, self._statuses = (_Names() for _ in range(4))
         self._order = Threads()
@@ -123,7 +121,7 @@ class Entries:
             sources, threads, speakers, statuses = (
                 names.values for names in (self._sources, self._threads, self._speakers, self._statuses)
             )
-            records = self._table[[self._rows[id_] for id_ in known]].tolist()
+            records = self._table.take([self._rows[id_] for id_ in known])
             for id_, r in zip(known, records, strict=True):
                 self._cache[id_] = Entry(
                     id_,
@@ -148,15 +146,16 @@ class Entries:
         with self._lock:
             return list(self._rows)
 
-    def columns(self) -> Array:
+    def columns(self) -> dict[str, Array]:
         """The columns of all memories, in the order of `ids`."""
         with self._lock:
-            return self._table[np.fromiter(self._rows.values(), np.intp, len(self._rows))]
+            rows = np.fromiter(self._rows.values(), np.intp, len(self._rows))
+            return {name: self._table[name][rows] for name in _COLUMNS}
 
     def count_empty(self) -> int:
         """The number of memories without words."""
         with self._lock:
-            rows = np.flatnonzero(self._table["words"][: len(self._ids)] == 0)
+            rows = np.flatnonzero(self._table["words"] == 0)
             return sum(self._ids[row] in self._rows for row in rows.tolist())
 
     @property
@@ -260,8 +259,9 @@ class Entries:
             )
         else:
             self._write_new()
-            old = self._table[row]
-            speaker, cues, words = self._speakers.values[old["speaker"]], int(old["cues"]), int(old["words"])
+            table = self._table
+            speaker = self._speakers.values[table["speaker"][row]]
+            cues, words = int(table["cues"][row]), int(table["words"][row])
         created = _seconds(memory.created_at)
         entry = Entry(
             change.id,
@@ -330,7 +330,7 @@ class Entries:
         if new:
             self._new.append(values)
         else:
-            self._table[row] = values
+            self._table.set(row, values)
         if speaker >= 0:
             counts = self._named if named else self._prefixed
             counts[speaker] = counts.get(speaker, 0) + 1
@@ -349,13 +349,7 @@ class Entries:
         """Write the new rows of a batch into the table at once: several times as fast as one by one."""
         if not self._new:
             return
-        size = len(self._ids)
-        if size > len(self._table):
-            larger = np.zeros(max(size, 2 * len(self._table)), _TABLE)
-            larger[: len(self._table)] = self._table
-            self._table = larger
-        for name, column in zip(_TABLE.names or (), zip(*self._new, strict=True), strict=True):
-            self._table[name][size - len(self._new) : size] = column
+        self._table.extend(self._new)
         self._new = []
 
     def _count(self, row: int, by: int) -> None:
@@ -368,6 +362,8 @@ class Entries:
 
     def _turns(self, touched: set[int], written: set[int], gone: set[int]) -> list[Turn]:
         """The documents that changed: written ones, and those whose previous question or neighbours changed."""
+        if not (touched or written):
+            return []
         after = self._order.after(np.fromiter(written, np.intp, len(written)))
         wanted = (touched | written | set(after.tolist())) - gone - {-1}
         rows = np.fromiter(sorted(wanted), np.intp, len(wanted))
@@ -378,9 +374,9 @@ class Entries:
         asked = np.where(answers, before, -1).astype(np.int32)
         halved = self._asks(rows) & ((before >= 0) | (after >= 0))
         stale = (asked != table["asked"][rows]) | (halved != (flags & _HALVED > 0))
-        stale |= np.isin(rows, list(written)) | np.isin(asked, list(written))
-        table["asked"][rows] = asked
-        table["flags"][rows] = (flags & ~np.uint8(_HALVED)) | np.where(halved, _HALVED, 0).astype(np.uint8)
+        stale |= _among(rows, written) | _among(asked, written)
+        table.put("asked", rows, asked)
+        table.put("flags", rows, (flags & ~np.uint8(_HALVED)) | np.where(halved, _HALVED, 0).astype(np.uint8))
         names = self._ids
         columns = zip(rows[stale].tolist(), asked[stale].tolist(), halved[stale].tolist(), strict=True)
         return [Turn(names[row], None if source < 0 else names[source], half) for row, source, half in columns]
@@ -398,11 +394,11 @@ class Entries:
             rows = np.fromiter(self._rows.values(), np.intp, len(self._rows))
             number = np.full(len(self._ids) + 1, -1, np.int32)  # the last one stands for -1
             number[rows] = np.arange(len(rows), dtype=np.int32)
-            table = self._table[rows]
-            table["asked"] = number[table["asked"]]
+            columns = self.columns()
+            columns["asked"] = number[columns["asked"]]
             links = {"after": number[self._order.after(rows)], "before": number[self._order.before(rows)]}
             names = {"sources": self._sources, "threads": self._threads, "speakers": self._speakers}
-            packed = arrays.pack_texts("ids", list(self._rows)) | links | {"table": table.view(np.uint8)}
+            packed = arrays.pack_texts("ids", list(self._rows)) | links | columns
             for name, texts in (names | {"statuses": self._statuses}).items():
                 packed |= arrays.pack_texts(name, texts.values[:-1])
             head = {
@@ -426,22 +422,60 @@ class Entries:
     def _load(self, head: dict[str, Any], packed: Mapping[str, Array]) -> None:
         self._ids = arrays.unpack_texts("ids", packed)
         self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
-        saved = packed["table"].view(_TABLE) if self._ids else np.zeros(0, _TABLE)
-        self._table = np.empty(len(saved) + len(saved) // 8 + 64, _TABLE)  # room for new rows
-        self._table[: len(saved)] = saved
-        table = self._table[: len(saved)]
+        self._table = table = _Table({name: packed[name] for name in _COLUMNS})
         names = (self._sources, self._threads, self._speakers, self._statuses)
         for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
             texts.values = [*arrays.unpack_texts(name, packed), None]
         created = np.where(np.isnan(table["created"]), np.inf, table["created"])
         self._order = Threads()
         if self._ids:
-            links = packed["after"].copy(), packed["before"].copy()
-            self._order.load(table["thread"].copy(), created, table["born"].copy(), links)
+            links = packed["after"], packed["before"]
+            self._order.load(table["thread"], created, table["born"], links)
         self.extras = {id_: Extra(tuple(entities), links) for id_, entities, links in head["extras"]}
         self._sample = _Sample.from_list(head["sample"])
         self._named, self._prefixed = dict(head["named"]), dict(head["prefixed"])
         self.watermark = head["watermark"]
+
+
+class _Table:
+    """The columns of `_COLUMNS`, growable. Loaded columns are read in place and copied when they are written to."""
+
+    def __init__(self, columns: Mapping[str, Array] | None = None) -> None:
+        self._columns = dict(columns or {name: np.zeros(0, kind) for name, kind in _COLUMNS.items()})
+        self.size = len(self._columns["born"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self._columns[name][: self.size]
+
+    def take(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Rows as tuples of Python values."""
+        return list(zip(*(column[rows].tolist() for column in self._columns.values()), strict=True))
+
+    def put(self, name: str, rows: Any, values: Any) -> None:
+        """Write values of a column where they differ."""
+        column = self._columns[name]
+        if np.array_equal(column[rows], values, equal_nan=column.dtype.kind == "f"):
+            return
+        if not column.flags.writeable:
+            column = self._columns[name] = column.copy()
+        column[rows] = values
+
+    def set(self, row: int, values: tuple[Any, ...]) -> None:
+        """Write a row."""
+        for name, value in zip(self._columns, values, strict=True):
+            self.put(name, row, value)
+
+    def extend(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows: several times as fast for many as one by one."""
+        size = self.size + len(rows)
+        for name, values in zip(list(self._columns), zip(*rows, strict=True), strict=True):
+            column = self._columns[name]
+            if size > len(column):
+                larger = np.empty(size + size // 4 + 64, column.dtype)
+                larger[: self.size] = column[: self.size]
+                column = self._columns[name] = larger
+            column[self.size : size] = values
+        self.size = size
 
 
 class _Names:
@@ -516,6 +550,11 @@ def _digest(id_: str) -> str:
 def _step(neighbour: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """The neighbour of each row, -1 where there is none."""
     return np.where(rows >= 0, neighbour(np.maximum(rows, 0)), -1)
+
+
+def _among(rows: npt.NDArray[Any], written: Set[int]) -> npt.NDArray[np.bool_]:
+    """Whether each row is written; numpy's `isin` imports numpy.ma, which takes 45 ms."""
+    return np.fromiter((row in written for row in rows.tolist()), np.bool_, len(rows))
 
 
 def _number(value: float | None) -> float:

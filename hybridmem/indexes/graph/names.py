@@ -17,7 +17,7 @@ __all__ = ["Mention", "Names", "labels_of", "name_weight", "names_of"]
 _CACHED = 20_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
-_MAGIC = b"hybridmem names 1\n"
+_MAGIC = b"hybridmem names 2\n"
 
 
 class Mention(NamedTuple):
