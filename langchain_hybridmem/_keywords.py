@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 from uuid import UUID
 
+from hybridmem.core.types import Direction
 from langchain_hybridmem._types import (
     DedupOption,
     FilterOption,
@@ -74,6 +75,9 @@ class GraphCall(BM25Call, total=False):
 
     hops: int | None
     decay: float | None
+    direction: Direction | None
+    weights: Mapping[str, float] | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class FusionCall(BM25Call, total=False):
@@ -119,6 +123,8 @@ class MemoryGraphSettings(MemoryBM25Settings, total=False):
 
     hops: int
     decay: float
+    direction: Direction | None
+    weights: Mapping[str, float] | None
 
 
 class GraphRetrieverSettings(MemoryGraphSettings, total=False):
@@ -130,6 +136,7 @@ class GraphRetrieverSettings(MemoryGraphSettings, total=False):
     title_key: str | Sequence[str]
     id_key: IdKey
     graph: GraphSettings | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class MemoryFusionSettings(_Retriever, total=False):

@@ -10,6 +10,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import IndexNode, MetadataMode
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
+from hybridmem.core.types import Direction
 from llamaindex_hybridmem._settings import Filters
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class MemoryGraphSettings(MemorySettings, total=False):
 
     hops: int
     decay: float
+    direction: Direction | None
+    weights: Mapping[str, float] | None
 
 
 class GraphSearchSettings(MemoryGraphSettings, total=False):
@@ -120,6 +123,7 @@ class GraphSearchSettings(MemoryGraphSettings, total=False):
     links_key: str | Sequence[str]
     title_key: str | Sequence[str]
     graph: GraphSettings | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class MemoryFusionSettings(_Retriever, total=False):

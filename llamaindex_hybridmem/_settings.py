@@ -28,7 +28,7 @@ class Settings(NamedTuple):
     filters: MetadataFilters | None = None
     """The filter as it was given, when it was given in LlamaIndex's own classes."""
     more: Mapping[str, Any] = {}
-    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, `hops`, `decay`."""
+    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, and those of the graph."""
 
     def changed(
         self,
@@ -39,8 +39,7 @@ class Settings(NamedTuple):
         namespace: str | None = None,
         min_confidence: float | None = None,
         score_threshold: float | None = None,
-        hops: int | None = None,
-        decay: float | None = None,
+        **graph: Any,
     ) -> Settings:
         """The same with these settings; None leaves one as it is."""
         changed = self
@@ -50,7 +49,7 @@ class Settings(NamedTuple):
             native = filters if isinstance(filters, MetadataFilters) else None
             changed = changed._replace(filter=to_filter(filters), filters=native)
         more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        more.update(score_threshold=score_threshold, hops=hops, decay=decay)
+        more.update(score_threshold=score_threshold, **graph)
         given = {name: value for name, value in more.items() if value is not None}
         return changed._replace(more={**self.more, **given}) if given else changed
 

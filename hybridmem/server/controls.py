@@ -90,16 +90,17 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
 
 def _merge(recipe: Fusion, arms: Sequence[str]) -> list[dict[str, Any]]:
     controls = [_choice("mode", "mode", recipe.mode, list(MODES))]
-    weights = _weights(recipe, arms)
-    controls += _explained_once(
-        [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
-    )
+    if len(arms) > 1:  # the weight of a single arm changes nothing
+        weights = _weights(recipe, arms)
+        sliders = [_slider(f"weights/{arm}", arm, round(weight, 4), "weight") for arm, weight in weights.items()]
+        controls += _explained_once(sliders)
     if recipe.mode == "rrf":
         controls.append(_slider("c", "c", recipe.c, "c"))
     else:
         controls.append(_flag("complete", "complete", recipe.complete))
         controls.append(_flag("smooth", "smooth", recipe.smooth))
-    controls.append(_flag("omit_speakers", "omit_speakers", recipe.omit_speakers))
+    if "vector" in arms:
+        controls.append(_flag("omit_speakers", "omit_speakers", recipe.omit_speakers))
     if recipe.depth is not None:
         controls.append(_slider("depth", "depth", recipe.depth, "depth"))
     return controls
@@ -217,7 +218,7 @@ def _changed_mapping(current: Any, key: str, value: Any, arms: Sequence[str]) ->
 
 
 def python_source(recipe: Fusion, /) -> str:
-    """Python code that makes this recipe; a recipe that holds functions is refused.
+    """Python code that makes this recipe; a recipe with functions is refused.
 
     >>> print(python_source(Fusion(c=20)))
     from hybridmem import Fusion
@@ -239,7 +240,7 @@ def python_source(recipe: Fusion, /) -> str:
 def _source(name: str, value: Any, names: set[str]) -> str:
     if not is_dataclass(value):
         if callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
-            raise ConfigError(f"the recipe's {name!r} slot holds a function: copy that part from your own code")
+            raise ConfigError(f"the recipe's {name!r} slot is a function: copy that part from your own code")
         return repr(value)
     names.add(type(value).__name__)
     given = []

@@ -73,7 +73,10 @@ function readUrl() {
   state.changes = json("changes") || {};
   state.open = values.get("open");
   $("query").value = state.query; $("filter").value = state.filter; $("as-of").value = state.asOf;
+  showAsOf();
 }
+
+const showAsOf = () => $("as-of").classList.toggle("empty", !state.asOf);
 
 /* --- search */
 
@@ -106,6 +109,7 @@ async function search() {
 function ask(text, {asOf = state.asOf} = {}) {
   state.query = text; state.asOf = asOf; state.open = null;
   $("query").value = text; $("as-of").value = asOf;
+  showAsOf();
   closeDetail();
   return search();
 }
@@ -261,7 +265,7 @@ function listen() {
   $("query").addEventListener("input", () => { $("error").hidden = true; state.query = $("query").value; state.open = null; closeDetail(); soon(120); });
   $("k").addEventListener("input", () => { const k = parseInt($("k").value, 10); if (k >= 1 && k <= 100) { state.k = k; baseFigures = null; recipeChanged(); } });
   $("filter").addEventListener("input", () => { state.filter = $("filter").value; soon(250); });
-  $("as-of").addEventListener("input", () => { state.asOf = $("as-of").value; soon(); });
+  $("as-of").addEventListener("input", () => { state.asOf = $("as-of").value; showAsOf(); soon(); });
   $("namespace").addEventListener("change", async () => { state.namespace = $("namespace").value; await rememberBase(); search(); });
   $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
   $("reset").addEventListener("click", () => { if (state.base) loadRecipe(null); else { state.changes = {}; drawGroups.shape = ""; recipeChanged(); } });

@@ -4,6 +4,7 @@
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 10;
+const PASSAGE = 36, LEAD = 8;
 const colours = new Map();
 
 /* --- small helpers */
@@ -42,6 +43,18 @@ function highlighted(text, words) {
     last = match.index + match[0].length;
   }
   return [...parts, text.slice(last)];
+}
+
+/* The text from the place where most different query words are near, so that a narrow column shows them. */
+function passage(text, words) {
+  const found = [...text.matchAll(/[\p{L}\p{N}_]+/gu)].filter(match => words.has(match[0].toLowerCase()));
+  let best = 0, most = 0;
+  for (const match of found) {
+    const near = new Set(found.filter(one => one.index >= match.index && one.index < match.index + PASSAGE).map(one => one[0].toLowerCase()));
+    if (near.size > most) { most = near.size; best = match.index; }
+  }
+  const from = text.indexOf(" ", Math.min(best - LEAD, text.length - PASSAGE));
+  return best < PASSAGE / 2 || from >= best || from < LEAD ? text : "…" + text.slice(from + 1);
 }
 
 /* --- drawing the columns */
@@ -91,7 +104,7 @@ const gold = () => currentCase >= 0 && cases[currentCase] && cases[currentCase].
 
 function armColumn(arm, places) {
   const box = paint(make("section", {class: "column arm", "data-arm": arm.name, "aria-label": `Arm ${arm.name}`}), arm.name);
-  const more = arm.count > arm.hits.length ? `, first ${arm.hits.length} current` : "";
+  const more = arm.count > arm.hits.length ? `, the first ${arm.hits.length} shown` : "";
   box.append(make("header", {}, make("h2", {}, swatch(arm.name), arm.name), make("p", {text: (arm.note || "no hits") + more})));
   const rows = arm.hits.map((hit, n) => armRow(arm.name, hit, n + 1, places.get(hit.key)));
   box.append(rows.length ? make("ol", {class: "rows"}, ...rows) : make("p", {class: "none", text: "No hits."}));
@@ -104,7 +117,7 @@ function armRow(arm, hit, rank, place) {
   const outcome = place ? `result ${place}` : `not a result: ${hit.reason || "ranked lower"}`;
   const row = make("button", {type: "button", class: "row" + (place ? "" : " lost") + (gold()[hit.key] ? " gold" : ""),
     "data-key": hit.key, "aria-label": `${arm} ${rank}, score ${precise(hit.score)}, ${outcome}: ${text}`},
-    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(text, current.words)),
+    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(passage(text, current.words), current.words)),
     make("span", {class: "number", text: hit.score === null ? "" : precise(hit.score)}),
     make("span", {class: "place", text: place ? place : "–"}));
   return make("li", {}, row);
@@ -167,15 +180,24 @@ function welcome() {
   if (start === null) { box.replaceChildren(); return; }
   if (start.count === 0) {
     box.replaceChildren(make("h2", {text: "This memory is empty."}), make("p", {text: "Add something, then ask a question here."}),
-      make("pre", {text: 'memory.add("Ana has moved to Lisbon.", subject="ana")'}), keys());
+      make("pre", {text: 'memory.add("Ana has moved to Lisbon.", subject="ana")'}), guide(), keys());
     return;
   }
   const examples = cases.length ? cases.slice(0, 5).map(one => one.query) : start.examples;
   const size = start.count === null ? "" : `${start.count.toLocaleString("en")} ${start.unit} in this store. `;
   box.replaceChildren(make("h2", {text: "Ask a question"}),
     make("p", {text: `${size}Every arm shows what it found, and the fused list shows what each part of the recipe added.`}),
-    make("ul", {}, ...examples.map(text => make("li", {}, make("button", {type: "button", class: "example", text, onclick: () => ask(text)})))), keys());
+    make("ul", {}, ...examples.map(text => make("li", {}, make("button", {type: "button", class: "example", text, onclick: () => ask(text)})))), guide(), keys());
 }
+
+const guide = () => make("ul", {class: "guide"}, ...[["c0", "A column per arm", "What each arm listed, best first. The number on the right is the place in the results."],
+  [null, "Fused", "One bar per result: a colour for each arm, and for each piece of evidence that added to its score."],
+  ["c2", "Why, and why not", "Click any hit to read why it is a result, or what it lacks. Move a slider to see the ranking change."]]
+  .map(([colour, title, text]) => {
+    const card = make("li", {}, make("b", {text: title}), text);
+    if (colour) card.style.setProperty("--swatch", `var(--${colour})`);
+    return card;
+  }));
 
 const keys = () => make("p", {class: "keys"}, ...[["/", "ask"], ["↑ ↓ ← →", "move between hits"], ["Enter", "why"], ["Esc", "close"]]
   .map(([key, text]) => make("span", {}, make("kbd", {text: key}), " " + text)));
@@ -193,16 +215,16 @@ function drawDetail(answer) {
     const near = answer.wide ? `. Its score is ${answer.wide.score.toFixed(4)}; the last result has ${answer.last.toFixed(4)}.` : ".";
     left.append(make("p", {class: "why", text: said.charAt(0).toUpperCase() + said.slice(1) + near}));
   }
-  const ranks = Object.entries(answer.ranks).map(([arm, place]) => make("li", {}, swatch(arm), make("span", {text: arm}),
+  const scored = result || answer.wide, named = new Set(scored ? scored.parts.map(part => part[0]) : []);
+  const ranks = Object.entries(answer.ranks).filter(([arm]) => !named.has(arm)).map(([arm, place]) => make("li", {}, swatch(arm), make("span", {text: arm}),
     make("span", {class: "number", text: place ? `#${place[0]}` : "–"}), make("span", {class: "sentence", text: place ? (place[1] === null ? "listed" : `raw score ${precise(place[1])}`) : "not listed by this arm"})));
-  const scored = result || answer.wide;
   if (scored) {
     const parts = scored.parts.map(([name, value, text]) => make("li", {}, value < 0 ? lossSwatch() : swatch(name), make("span", {text: name}),
       make("span", {class: "number", text: value ? signed(value) : ""}), make("span", {class: "sentence", text})));
     left.append(block(`Score ${scored.score.toFixed(3)}`, bar(scored.parts, sum(scored.parts.map(part => Math.max(0, part[1] || 0))) || 1), make("ul", {class: "parts"}, ...parts)));
     if (scored.degraded) left.append(make("p", {class: "why", text: "Nothing passed the gate: this is the list of the fallback arm."}));
   }
-  if (!result) left.append(block("In the arms", make("ul", {class: "parts"}, ...ranks)));
+  if (!result && ranks.length) left.append(block("In the arms", make("ul", {class: "parts"}, ...ranks)));
   if (answer.path.length) left.append(block("Graph path", make("p", {text: answer.path.join(" → ")})));
   if (answer.thread.length > 1) right.append(block("Thread", make("ul", {class: "thread"}, ...answer.thread.map(one => make("li", {},
     make("button", {type: "button", class: one.here ? "here" : "", text: one.text, onclick: () => explain(one.id)}))))));
@@ -247,7 +269,7 @@ function groupBox(group) {
   const box = make("fieldset", {class: "group" + (group.on === false ? " off" : ""), id: "group-" + group.id});
   const title = make("legend");
   if (group.on === undefined) title.textContent = group.label;
-  else title.append(make("label", {}, make("input", {type: "checkbox", "data-path": group.id, checked: group.on, onchange: event => change(group.id, event.target.checked)}), group.label));
+  else title.append(make("label", {}, make("input", {type: "checkbox", "data-path": group.id, checked: group.on, onchange: event => change(group.id, event.target.checked)}), make("span", {text: group.label})));
   box.append(title, make("p", {class: "help", text: group.help}), ...group.controls.map(controlBox));
   return box;
 }

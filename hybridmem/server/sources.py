@@ -183,7 +183,7 @@ class RetrieverSource:
         return self.explainer.recipe
 
     def start(self, namespace: str | None) -> dict[str, Any]:  # noqa: ARG002  a retriever has no namespaces
-        """A retriever does not report how much it holds."""
+        """A retriever does not report its size."""
         unknown: dict[str, Any] = {
             "count": None,
             "unit": "",
@@ -221,10 +221,10 @@ def _status(deleted: bool, memory: Memory) -> str:
 
 
 def _fields(memory: Memory) -> dict[str, Any]:
-    """The fields that are set, as JSON-ready values."""
+    """The status and the fields that differ from their defaults, as JSON-ready values."""
     values = {item.name: getattr(memory, item.name) for item in fields(memory) if item.name != "text"}
-    plain = {name: _plain(value) for name, value in values.items() if value not in ("", None, (), {})}
-    return {name: value for name, value in plain.items() if value != {}}
+    defaults = {item.name: item.default for item in fields(memory) if item.name != "status"}
+    return {name: _plain(value) for name, value in values.items() if value and value != defaults.get(name)}
 
 
 def _plain(value: Any) -> Any:

@@ -11,8 +11,8 @@ from hybridmem.server.controls import changed_recipe, control_groups, python_sou
 ARMS = ("bm25", "vector")
 
 
-def controls(recipe):
-    return {control["path"]: control for group in control_groups(recipe, ARMS) for control in group["controls"]}
+def controls(recipe, arms=ARMS):
+    return {control["path"]: control for group in control_groups(recipe, arms) for control in group["controls"]}
 
 
 def test_groups_follow_the_table_of_slots():
@@ -33,6 +33,8 @@ def test_only_what_has_an_effect_under_the_mode_is_offered():
     assert "boost/strength" not in controls(Fusion())
     assert controls(Fusion(boost=HalfLife(strength=0.05)))["boost/strength"]["value"] == 0.05
     assert controls(Fusion(boost=HalfLife()))["boost/kind"]["options"] == ["HalfLife", "Competition"]
+    assert {"weights/bm25", "omit_speakers"} <= set(controls(Fusion()))
+    assert not {"weights/bm25", "omit_speakers"} & set(controls(Fusion(), ("bm25",)))  # one arm, no vectors
 
 
 def test_a_slider_reaches_its_value():

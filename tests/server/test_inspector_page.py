@@ -302,6 +302,15 @@ def test_the_arms_are_side_by_side_from_900_px_on(driver, inspector, width):
         assert min(left["width"], right["width"]) > 150
 
 
+def test_a_long_text_is_shown_from_where_its_query_words_are(driver, inspector):
+    page = Page(driver, inspector)
+    shown = "return passage(arguments[0], new Set(['blue', 'sofa']))"
+    long = "Ana: Hello Ben, how was your holiday in the north? My cat sleeps on the blue sofa of my aunt now and purrs."
+    assert page.run(shown, long) == "…on the blue sofa of my aunt now and purrs."
+    assert page.run(shown, "The blue sofa. " + long).startswith("The blue sofa.")
+    assert page.run(shown, "She sleeps on the sofa") == "She sleeps on the sofa"  # a short text is whole
+
+
 # --- why, and why not
 
 

@@ -45,7 +45,8 @@ def test_details_have_the_fields_that_are_set_and_every_version(memory):
     assert details["fields"]["tags"] == "home, pets"
     assert details["fields"]["created_at"] == "2025-05-01 12:00+00:00"
     assert details["fields"]["metadata"]["page"] == 3
-    assert "title" not in details["fields"]
+    assert details["fields"]["status"] == "active"
+    assert not {"title", "strength", "access_count"} & set(details["fields"])  # as by default
     assert [version["text"] for version in details["history"]] == ["the cat", "the black cat"]
     memory.forget("a")
     details = source_of(memory, None).details("a", query(memory))

@@ -13,8 +13,7 @@ import numpy as np
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Curve, Recorded, replay
-from hybridmem.evaluation.tuning.candidates import Bools, Floats, Ints, read_candidates, to_columns
-from hybridmem.evaluation.tuning.neighbours import Walks
+from hybridmem.evaluation.tuning.candidates import Bools, Floats, Ints, Walks, read_candidates, to_columns
 from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
 from hybridmem.evaluation.tuning.vectorized import VectorizedRanking
 from hybridmem.fusion.recipe import Fusion, Mode

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridmem.core import validation
-from hybridmem.core.types import Activation, Hits
+from hybridmem.core.types import Activation, Direction, Graph, Hits
 from hybridmem.indexes.graph.adjacency import CompressedRows, Floats, Ints
 
 __all__ = [
+    "ExtendedGraph",
     "Frontier",
     "GraphSnapshot",
+    "Links",
     "ThreadLinks",
     "Weights",
     "among",
+    "check_walk",
     "highest",
     "join",
+    "mention_links",
     "peaks",
     "strongest",
 ]
@@ -135,12 +140,23 @@ class ThreadLinks(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of implicit edges; explicit and metadata edges carry their own weights."""
+    """Weights of the kinds of edges. Explicit and metadata edges are stored with these weights applied."""
 
+    explicit: float
+    metadata: float
+    shared: float
     thread: float
     answers: float
-    shared: float
-    max_fanout: int
+    mentions: float
+
+
+def check_walk(direction: Direction | None, weights: Mapping[str, float] | None, /) -> None:
+    """Validate the direction and the weights of one search."""
+    if direction is not None:
+        validation.one_of("direction", direction, get_args(Direction))
+    for name, value in (weights or {}).items():
+        validation.one_of("a key of weights", name, Weights._fields)
+        validation.number(f"weights[{name!r}]", value, "a finite number from 0 up", low=0)
 
 
 _PRUNE = 2048
@@ -164,9 +180,11 @@ class GraphSnapshot:
     entities_of: CompressedRows
     members_of: CompressedRows
     entity_count: int
-    labels: Sequence[str]
+    labels: Sequence[tuple[str, str]]
+    """Kind ("explicit" or "metadata") and name of each label of an edge."""
     entity_names: Sequence[str]
     weights: Weights
+    max_fanout: int
     max_reached: int
     fetch: Callable[[Sequence[str]], list[Any]] | None = None
     allowed: Set[str] | None = None
@@ -245,6 +263,30 @@ class GraphSnapshot:
         """The same snapshot, restricted: only these ids receive and pass activation (None: all)."""
         return self if allowed is None else replace(self, allowed=allowed)
 
+    def walked(
+        self, direction: Direction | None = None, weights: Mapping[str, float] | None = None, /
+    ) -> GraphSnapshot:
+        """The same snapshot with other weights of some kinds of edges, walked in one direction only.
+
+        "forward" is from the memory that links to the one that is linked, and from a turn to the next. Shared entities
+        have no direction. A kind of weight 0 in the settings has no edges, whatever its weight here.
+        """
+        check_walk(direction, weights)
+        if not weights and direction in (None, "both"):
+            return self
+        chosen = self.weights._replace(**(weights or {}))
+        factors = np.zeros(2 * len(self.labels))
+        for label, (kind, _) in enumerate(self.labels):
+            before = getattr(self.weights, kind)
+            factor = getattr(chosen, kind) / before if before else 0.0
+            factors[2 * label : 2 * label + 2] = factor * (direction != "backward"), factor * (direction != "forward")
+        after, before, asks = self.threads
+        none = np.broadcast_to(np.int32(-1), after.shape)
+        threads = ThreadLinks(
+            none if direction == "backward" else after, none if direction == "forward" else before, asks
+        )
+        return replace(self, weights=chosen, links=self.links.scaled(factors), threads=threads)
+
     def without_threads(self) -> GraphSnapshot | None:
         """The same snapshot without the edges of threads; None when there are no other edges."""
         if not self.links and not self.entities_of:
@@ -286,7 +328,7 @@ class GraphSnapshot:
         return Frontier(node, frontier.origin[which], value, frontier.at[which])
 
     def _along_threads(self, frontier: Frontier, decay: float) -> _Reached | None:
-        thread, answers, *_ = self.weights
+        thread, answers = self.weights.thread, self.weights.answers
         if thread <= 0:
             return None
         after, before, asks = self.threads
@@ -314,7 +356,7 @@ class GraphSnapshot:
         shared = Frontier(entity, frontier.origin[which], frontier.value[which], which)
         shared = shared.take(strongest(shared, size=self.entity_count, rivals=True))
         size = self.members_of.degree(shared.node)
-        useful = ((size > 1) & (size <= self.weights.max_fanout)).nonzero()[0]
+        useful = ((size > 1) & (size <= self.max_fanout)).nonzero()[0]
         weight = self.weights.shared / np.sqrt(size[useful] - 1)
         through = shared.take(useful)
         member_of, node, _ = self.members_of.expand(through.node)
@@ -362,11 +404,13 @@ class GraphSnapshot:
 
     def label(self, first: int, second: int) -> str:
         """The label of the heaviest edge from one node to another."""
-        edges = [(slot.weight, self.labels[slot.label // 2]) for slot in self.links.row(first) if slot.target == second]
+        edges = [
+            (slot.weight, self.labels[slot.label // 2][1]) for slot in self.links.row(first) if slot.target == second
+        ]
         shared = {slot.target for slot in self.entities_of.row(second)}
         for entity in (slot.target for slot in self.entities_of.row(first)):
             size = int(self.members_of.degree(np.array([entity], np.intp))[0])
-            if entity in shared and 1 < size <= self.weights.max_fanout:
+            if entity in shared and 1 < size <= self.max_fanout:
                 edges.append((self.weights.shared / math.sqrt(size - 1), f"entity {self.entity_names[entity]}"))
         after, before, asks = self.threads
         if int(after[first]) == second:
@@ -380,3 +424,98 @@ def _check(hops: int, decay: float) -> None:
     if type(hops) is not int or hops < 0:
         validation.integer("hops", hops, "from 0 up", low=0)
     validation.number("decay", decay, "from 0 to 1", low=0, high=1)
+
+
+# --- edges that are computed from the activated items
+
+Links = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
+"""From ids to (id, linked id, weight, label)."""
+READ = 50
+"""At each hop the links of this many of the most activated memories are computed."""
+
+
+def mention_links(mentions: Links, /) -> Links:
+    """Mentions, whose label is a name, as links of a graph."""
+
+    def links(ids: Sequence[str]) -> Iterable[tuple[str, str, float, str]]:
+        for source, target, weight, name in mentions(ids):
+            yield source, target, weight, f"mentions {name}"
+
+    return links
+
+
+class ExtendedGraph:
+    """A graph with further sources of directed edges, which are computed when a memory is activated.
+
+    One source are mentions: a text that mentions a memory by name is linked to it.
+    neighbour = activation · weight · decay, as for every other edge; the highest value counts.
+    """
+
+    def __init__(self, graph: Graph, *sources: Links, allowed: Set[str] | None = None) -> None:
+        self._graph = graph
+        self._sources = sources
+        self._allowed = allowed
+
+    def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
+        """The k keys of highest activation, seeds (scaled so that the best is 1) included."""
+        finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
+        top = max(finite.values(), default=1.0)
+        reached = self._reached({key: value / top for key, value in finite.items()}, hops, decay)
+        best = nlargest(k, ((activation.value, key) for key, activation in reached.items()), key=_order)
+        return Hits([key for _, key in best], [value for value, _ in best])
+
+    def spread(
+        self, seeds: Mapping[str, float], /, *, hops: int = 2, decay: float = 0.5, include_seeds: bool = False
+    ) -> dict[str, float]:
+        """Activation of each neighbour; of seeds only what exceeds their own, with `include_seeds`."""
+        reached = self._reached(seeds, hops, decay)
+        return {
+            key: activation.value
+            for key, activation in reached.items()
+            if activation.hops and (include_seeds or key not in seeds)
+        }
+
+    def paths(
+        self, seeds: Mapping[str, float], targets: Sequence[str], /, *, hops: int = 2, decay: float = 0.5
+    ) -> dict[str, Activation]:
+        """The path of highest activation to each target that is not its own seed."""
+        reached = self._reached(seeds, hops, decay)
+        return {key: reached[key] for key in targets if key in reached and reached[key].hops}
+
+    def items(self, keys: Sequence[str], /) -> list[Any]:
+        """The items of keys."""
+        return self._graph.items(keys)
+
+    def _reached(self, seeds: Mapping[str, float], hops: int, decay: float) -> dict[str, Activation]:
+        """The best activation of every memory within `hops`, hop by hop."""
+        best = {key: Activation(value, 0, (key,)) for key, value in seeds.items()}
+        frontier = dict(best)
+        for hop in range(1, hops + 1):
+            values = {key: activation.value for key, activation in frontier.items()}
+            improved: dict[str, Activation] = {}
+            for source, label, target, value in self._edges(values, decay):
+                standing = improved.get(target) or best.get(target)
+                if standing is None or value > standing.value:
+                    improved[target] = Activation(value, hop, (*frontier[source].path, label, target))
+            best |= improved
+            frontier = improved
+            if not frontier:
+                break
+        return best
+
+    def _edges(self, values: Mapping[str, float], decay: float) -> Iterable[tuple[str, str, str, float]]:
+        """One hop from these: (source, label, target, activation)."""
+        neighbours = list(self._graph.spread(values, hops=1, decay=decay, include_seeds=True))
+        for target, step in self._graph.paths(values, neighbours, hops=1, decay=decay).items():
+            yield step.path[0], step.path[1], target, step.value
+        strongest = [key for _, key in nlargest(READ, ((value, key) for key, value in values.items()), key=_order)]
+        for links in self._sources:
+            for source, target, weight, label in links(strongest):
+                if weight > 0 and (self._allowed is None or target in self._allowed):
+                    yield source, label, target, values[source] * weight * decay
+
+
+def _order(item: tuple[float, str]) -> tuple[float, tuple[int, ...]]:
+    """Highest value first, then the lower key."""
+    value, key = item
+    return value, tuple(-ord(letter) for letter in key)

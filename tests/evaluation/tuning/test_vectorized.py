@@ -12,8 +12,7 @@ from hybridmem.core.types import ArmList, Candidates, MentionLink
 from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Recorded, replay
-from hybridmem.evaluation.tuning.candidates import read_columns
-from hybridmem.evaluation.tuning.neighbours import Edges, Walks, possible_seeds
+from hybridmem.evaluation.tuning.candidates import Edges, Walks, possible_seeds, read_columns
 from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
 from hybridmem.evaluation.tuning.vectorized import VectorizedRanking, _top
 from hybridmem.fusion.recipe import Fusion
