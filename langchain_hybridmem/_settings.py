@@ -13,6 +13,7 @@ from langchain_core.documents import Document
 from pydantic import BaseModel, ValidationError
 
 from hybridmem.core import validation
+from hybridmem.core.types import Direction
 from hybridmem.errors import ConfigError
 
 __all__ = [
@@ -104,6 +105,9 @@ class GraphCall(BM25Call, total=False):
 
     hops: int | None
     decay: float | None
+    direction: Direction | None
+    weights: Mapping[str, float] | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class FusionCall(BM25Call, total=False):
@@ -159,6 +163,8 @@ class MemoryGraphSettings(MemoryBM25Settings, total=False):
 
     hops: int
     decay: float
+    direction: Direction | None
+    weights: Mapping[str, float] | None
 
 
 class GraphRetrieverSettings(MemoryGraphSettings, total=False):
@@ -170,6 +176,7 @@ class GraphRetrieverSettings(MemoryGraphSettings, total=False):
     title_key: str | Sequence[str]
     id_key: IdKey
     graph: GraphSettings | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class MemoryFusionSettings(_Retriever, total=False):

@@ -11,6 +11,7 @@ from llama_index.core.schema import IndexNode, MetadataMode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQueryMode
 
 from hybridmem.core import validation
+from hybridmem.core.types import Direction
 from hybridmem.errors import ConfigError
 from llamaindex_hybridmem._vectorstores import to_filter
 
@@ -117,6 +118,8 @@ class MemoryGraphSettings(MemorySettings, total=False):
 
     hops: int
     decay: float
+    direction: Direction | None
+    weights: Mapping[str, float] | None
 
 
 class GraphSearchSettings(MemoryGraphSettings, total=False):
@@ -127,6 +130,7 @@ class GraphSearchSettings(MemoryGraphSettings, total=False):
     links_key: str | Sequence[str]
     title_key: str | Sequence[str]
     graph: GraphSettings | None
+    edges: Sequence[tuple[str, str]] | None
 
 
 class MemoryFusionSettings(_Retriever, total=False):
@@ -158,7 +162,7 @@ class Settings(NamedTuple):
     filters: MetadataFilters | None = None
     """The filter as it was given, when it was given in LlamaIndex's own classes."""
     more: Mapping[str, Any] = {}
-    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, `hops`, `decay`."""
+    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, and those of the graph."""
 
     def changed(
         self,
@@ -169,8 +173,7 @@ class Settings(NamedTuple):
         namespace: str | None = None,
         min_confidence: float | None = None,
         score_threshold: float | None = None,
-        hops: int | None = None,
-        decay: float | None = None,
+        **graph: Any,
     ) -> Settings:
         """The same with these settings; None leaves one as it is."""
         changed = self
@@ -180,7 +183,7 @@ class Settings(NamedTuple):
             native = filters if isinstance(filters, MetadataFilters) else None
             changed = changed._replace(filter=to_filter(filters), filters=native)
         more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        more.update(score_threshold=score_threshold, hops=hops, decay=decay)
+        more.update(score_threshold=score_threshold, **graph)
         given = {name: value for name, value in more.items() if value is not None}
         return changed._replace(more={**self.more, **given}) if given else changed
 

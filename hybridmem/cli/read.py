@@ -103,7 +103,7 @@ def _show(args: argparse.Namespace) -> int:
         if number:
             say("")
         for name, value in memory_fields(one).items():
-            if value not in (None, "", (), {}, 0):
+            if value:
                 first, *others = wrap(_plain(value), indent=15)
                 say(f"{paint(f'{name:<14}', 'cyan')} {first.strip()}", *others)
     return 0

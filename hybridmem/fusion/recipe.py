@@ -10,16 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from hybridmem.core import validation
 from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
     ArmVotes,
+    Ints,
     completed,
     first_places,
     merge,
+    merge_pool,
     normalise_weights,
+    pool_votes,
     rank_shares,
     score_shares,
     weighted_rrf,
@@ -206,7 +211,10 @@ class Fusion:
         pool: Pool | None = None,
         fill: bool = True,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking.
+
+        Ties go to the best rank in any list, then to the earlier list, as in LangChain's EnsembleRetriever.
+        """
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
@@ -215,8 +223,11 @@ class Fusion:
             trace.listed(lists, reader)
         if self.gate is not None:
             context.lists = self.gate.apply(lists, context)
-        ranking = self._merge(context.lists, context, self._pooled(lists, context))
-        stages = (*self._stages, _matching) if pool is not None and self.complete else self._stages
+        stages = self._stages
+        if pool is not None and self.complete:
+            ranking, stages = self._merge_pool(lists, context.lists, context, pool), (*stages, _matching)
+        else:
+            ranking = self._merge(context.lists, context)
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
         for stage in stages:
@@ -243,47 +254,74 @@ class Fusion:
             for score in scores
         ]  # fmt: skip
 
-    def _pooled(self, lists: Sequence[ArmList], context: Context) -> dict[str, Any]:
-        """The candidates that no arm listed, such as the neighbours of hits in their thread."""
-        if context.pool is None or not self.complete:
-            return {}
-        listed = {key for arm in lists for key in context.reader.keys(arm.items)}
-        pairs = zip(context.pool.candidates.ids, context.pool.items, strict=True)
-        return {key: item for key, item in pairs if key not in listed}
-
-    def _merge(self, lists: Sequence[ArmList], context: Context, pooled: Mapping[str, Any]) -> Ranking:
+    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
         """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
         votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
-        items: dict[str, Any] = dict(pooled)
+        items: dict[str, Any] = {}
         for one in reversed(votes):  # of items with the same key the first arm's is returned
             items.update(first_places(one.keys, one.arm.items))
         if self.complete:
             votes = [completed(one, items) for one in votes]
+        return self._ranked(votes, items, context)
+
+    def _ranked(self, votes: Sequence[ArmVotes], items: Mapping[str, Any], context: Context) -> Ranking:
+        """The items by the sum of their shares; those without a vote follow by key."""
         votes = [one for one in votes if one.keys]
         if self.mode == "rrf":
             shares = [rank_shares(len(one.keys), one.weight, self.c) for one in votes]
         else:
-            shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
+            shares = [score_shares(self.mode, one, smooth=self.smooth).tolist() for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
-        totals = merge([one.keys for one in votes], shares, scores=ties)
-        totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
+        totals = merge([one.keys for one in votes], shares, by_list=True)
+        if len(totals) < len(items):
+            totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 
+    def _merge_pool(self, listed: Sequence[ArmList], lists: Sequence[ArmList], context: Context, pool: Pool) -> Ranking:
+        """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""
+        ids = pool.candidates.ids
+        place = dict(zip(ids, range(len(ids)), strict=True))
+        rows_of = {id(arm): _rows(place, context.reader.keys(arm.items)) for arm in (*listed, *lists)}
+        present = np.ones(len(ids), np.bool_)
+        if self.gate is not None:
+            for arms, is_in in ((listed, False), (lists, True)):
+                for arm in arms:
+                    present[rows_of[id(arm)]] = is_in
+        votes = []
+        for arm, weight in zip(lists, self.weights_for([arm.name for arm in lists]), strict=True):
+            rows, others = rows_of[id(arm)], present.copy()
+            others[rows] = False
+            votes.append(pool_votes(pool.candidates, arm, rows, others, weight))
+        votes = [one for one in votes if len(one.keys)]
+        if self.mode == "rrf" or context.trace is not None:
+            named = [one.by_key(ids) for one in votes]
+        if self.mode == "rrf":
+            return self._ranked(named, {ids[row]: pool.items[row] for row in present.nonzero()[0].tolist()}, context)
+        shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
+        if context.trace is not None:
+            context.trace.merged(named, [share.tolist() for share in shares])
+        order, totals = merge_pool(ids, votes, shares)
+        kept = order[present[order]].tolist()
+        return Ranking([ids[row] for row in kept], [pool.items[row] for row in kept], totals[present[order]].tolist())
+
+
+def _rows(place: Mapping[str, int], keys: Sequence[str]) -> Ints:
+    return np.array([place[key] for key in keys], np.intp)
+
 
 def _matching(ranking: Ranking, context: Context) -> Ranking:
-    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    """The ranking without the candidates of a pool that no arm listed and to which no evidence adds a score."""
     if not ranking.scores or ranking.scores[-1] > 0.0:
         return ranking
     if context.trace is not None:
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+                context.trace.drop("match", key, "no arm listed it and no evidence adds to its score")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 

@@ -75,12 +75,12 @@ def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
 
 
 def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
-    """The recipe as JSON-ready data, without defaults; a recipe that holds functions is refused."""
+    """The recipe as JSON-ready data, without defaults; a recipe with functions is refused."""
     if not isinstance(recipe, Fusion):
         validation.refuse("recipe", recipe, "a Fusion(…)")
     for name in _NOT_IN_FILE:
         if getattr(recipe, name):
-            raise ConfigError(f"the recipe's {name!r} slot holds a function, which a file cannot: set it in code")
+            raise ConfigError(f"the recipe's {name!r} slot is a function, which a file cannot store: set it in code")
     data: dict[str, Any] = {"hybridmem": FORMAT}
     for item in fields(recipe):
         value = getattr(recipe, item.name)
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
     if not is_dataclass(stage):
-        raise ConfigError(f"the recipe's {slot.name!r} slot holds a function, which a file cannot: set it in code")
+        raise ConfigError(f"the recipe's {slot.name!r} slot is a function, which a file cannot store: set it in code")
     data: dict[str, Any] = {"kind": type(stage).__name__} if len(slot.types) > 1 else {}
     for item in fields(stage):
         value = getattr(stage, item.name)
@@ -107,7 +107,7 @@ def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
         if value == default:
             continue
         if callable(value):
-            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot hold: set it in code")
+            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot store: set it in code")
         data[item.name] = _plain(value)
     return data
 

@@ -191,7 +191,7 @@ class Entries:
             back = ahead = np.array([self._rows.get(id_, -1) for id_ in ids], np.intp)
             lists = []
             for _ in range(hops):
-                back, ahead = _step(self._order.before, back), _step(self._order.after, ahead)
+                back, ahead = self._order.before(back), self._order.after(ahead)
                 lists += [back.tolist(), ahead.tolist()]
             names = self._ids
             return [[names[row] if row >= 0 else None for row in rows] for rows in lists]
@@ -484,11 +484,6 @@ _NO_NEIGHBOURS = (-1, -1)
 
 def _digest(id_: str) -> str:
     return md5(id_.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
-
-
-def _step(neighbour: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """The neighbour of each row, -1 where there is none."""
-    return np.where(rows >= 0, neighbour(np.maximum(rows, 0)), -1)
 
 
 def _number(value: float | None) -> float:

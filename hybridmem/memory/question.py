@@ -48,15 +48,17 @@ RecipeLike = str | Path | Mapping[str, Any] | Fusion
 
 def listed(name: str, hits: Hits, view: SearchView, scores: Pool | Mapping[str, Mapping[str, float]]) -> ArmList:
     """Hits as a list of entries, with the arm's scores of other candidates; a memory that left the view is dropped."""
-    entries, values = view.entries(hits.ids), hits.scores
+    if isinstance(scores, Pool):
+        entries = list(map(dict(zip(scores.candidates.ids, scores.items, strict=True)).get, hits.ids))
+    else:
+        entries = list(view.entries(hits.ids))
+    values = hits.scores
     if None in entries:
         rows = [(e, s) for e, s in zip(entries, values, strict=True) if e is not None]
         entries, values = [entry for entry, _ in rows], [score for _, score in rows]
     if not isinstance(scores, Pool):
         return ArmList(name, entries, values, known=scores.get(name))
-    candidates = scores.candidates
-    known = dict(zip(candidates.ids, candidates.scores[name], strict=True)) if name in candidates.scores else None
-    return ArmList(name, entries, values, known=known, baseline=candidates.baseline.get(name, 0.0))
+    return ArmList(name, entries, values, baseline=scores.candidates.baseline.get(name, 0.0))
 
 
 def pool_of(view: SearchesPool, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from hybridmem.core import validation
 from hybridmem.core.fanout import Job, apply_policy, run
 from hybridmem.core.protocols import Version
 from hybridmem.core.times import Time
-from hybridmem.core.types import Memory
+from hybridmem.core.types import Direction, Memory
 from hybridmem.embedding.embedder import unit
 from hybridmem.errors import NotFoundError
 from hybridmem.filters.parse import All, Filter, parse
@@ -201,13 +201,17 @@ class MemoryReading(MemoryBase):
         superseded: bool = False,
         hops: int = 2,
         decay: float = 0.5,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> _list[Result]:
         """Return the hits of one arm ("bm25", "vector" or "graph") with its raw scores.
 
-        `hops` and `decay` are settings of the graph arm, whose results have their paths as receipts.
+        The other settings are those of the graph arm, whose results have their paths as receipts. `weights` replaces
+        weights of `GraphSettings`, such as `{"thread": 0.5}`. `direction` is "forward", "backward" or "both"; None is
+        both, and forward for mentions, which are never walked backward.
         """
         question = self.question(query, k=k, filter=filter, as_of=as_of, namespace=namespace, superseded=superseded)
-        return self._engine.arm(arm, question, hops=hops, decay=decay)
+        return self._engine.arm(arm, question, hops=hops, decay=decay, direction=direction, weights=weights)
 
     def nearest(
         self, vector: Any, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None

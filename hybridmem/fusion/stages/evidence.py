@@ -18,8 +18,10 @@ To add a part, write its function and add one line to `PARTS` and one weight to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,7 @@ from hybridmem.text.speakers import named_speakers
 __all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 BACKWARD = 0.25
 """What a mention is worth to the candidate that mentions, compared with the one that is mentioned."""
 
@@ -48,8 +51,23 @@ class Turns:
         self.keys, self.items, scores = ranking
         self.scores: Floats = np.array(scores, np.float64)
         self.context = context
-        self.position = {key: i for i, key in enumerate(self.keys)}
         self._columns: dict[str, list[Any]] = {}
+
+    @cached_property
+    def rows(self) -> Ints:
+        """The row of each candidate in the pool, −1 for what is not in it."""
+        ids = [] if self.context.pool is None else self.context.pool.candidates.ids
+        row_of = dict(zip(ids, range(len(ids)), strict=True))
+        return np.fromiter(map(row_of.get, self.keys, repeat(-1)), np.intp, len(self.keys))
+
+    @cached_property
+    def places(self) -> Ints:
+        """The position of each row of the pool in the ranking, −1 for none; the last one stands for row −1."""
+        size = 0 if self.context.pool is None else len(self.context.pool.candidates.ids)
+        places = np.full(size + 1, -1, np.intp)
+        places[self.rows] = np.arange(len(self.keys))
+        places[size] = -1
+        return places
 
     def column(self, name: str) -> list[Any]:
         """One field of each candidate; cues and speakers are read from the text where the items do not have them."""
@@ -79,11 +97,9 @@ class Turns:
         pool = self.context.pool
         return set(self.column("speaker")) - {None} if pool is None or pool.speakers is None else set(pool.speakers)
 
-    def pooled(self, values: Sequence[float]) -> Floats:
+    def pooled(self, values: Floats) -> Floats:
         """A column of the pool in the order of the ranking, 0 for what is not in the pool."""
-        ids = [] if self.context.pool is None else self.context.pool.candidates.ids
-        value = dict(zip(ids, values, strict=True)).get
-        return np.array([value(key, 0.0) for key in self.keys], np.float64)
+        return np.append(values, 0.0)[self.rows]
 
 
 class Part(NamedTuple):
@@ -103,23 +119,18 @@ def window(turns: Turns) -> Part | None:
     if windows.max(initial=0.0) <= 0.0:
         return None
     gain = windows / windows.max() - (alone / alone.max() if alone.max() > 0.0 else 0.0)
-    return Part(turns.pooled(np.maximum(gain, 0.0).tolist()), lambda _: "nearby turns")
+    return Part(turns.pooled(np.maximum(gain, 0.0)), lambda _: "nearby turns")
 
 
 def thread(turns: Turns) -> Part | None:
     """The best merged score in the thread − the candidate's own; 0 without a thread."""
     threads = turns.column("thread")
-    best: dict[Any, float] = {}
-    for name, score in zip(threads, turns.scores.tolist(), strict=True):
-        if name is not None and score > best.get(name, 0.0):
-            best[name] = score
-    if not best:
+    best: dict[Any, float] = dict(zip(reversed(threads), reversed(turns.scores.tolist()), strict=True))
+    if best.keys() == {None}:
         return None
-    own = turns.scores.tolist()
-    values = [
-        best.get(name, score) - score if name is not None else 0.0 for name, score in zip(threads, own, strict=True)
-    ]
-    return Part(np.maximum(np.array(values), 0.0), lambda i: f"thread {threads[i]}")
+    own = np.where([name is None for name in threads], np.inf, turns.scores)
+    values = np.array([best[name] for name in threads]) - own
+    return Part(np.maximum(values, 0.0), lambda i: f"thread {threads[i]}")
 
 
 def previous_question(turns: Turns) -> Part | None:
@@ -127,20 +138,19 @@ def previous_question(turns: Turns) -> Part | None:
     at = previous_positions(turns)
     if at.max(initial=-1) < 0:
         return None
-    person = np.array([is_person(speaker) for speaker in turns.column("speaker")])
+    speakers = turns.column("speaker")
+    people = {speaker: is_person(speaker) for speaker in set(speakers)}
+    person = np.array([people[speaker] for speaker in speakers])
     applies = (at >= 0) & turns.has_cue(ASKS)[at] & person
     return Part(np.where(applies, turns.scores[at], 0.0), lambda i: f"after the question {turns.keys[at[i]]}")
 
 
-def previous_positions(turns: Turns) -> NDArray[np.int64]:
+def previous_positions(turns: Turns) -> Ints:
     """The position of the previous turn of each candidate, −1 where it is not ranked."""
     pool = turns.context.pool
     if pool is None or pool.candidates.previous is None:
-        return np.full(len(turns.keys), -1, np.int64)
-    ids = pool.candidates.ids
-    pairs = zip(ids, pool.candidates.previous, strict=True)
-    previous = {key: ids[place] for key, place in pairs if place >= 0}
-    return np.array([turns.position.get(previous.get(key, ""), -1) for key in turns.keys], np.int64)
+        return np.full(len(turns.keys), -1, np.intp)
+    return turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
 
 
 def speaker(turns: Turns) -> Part | None:
@@ -188,8 +198,8 @@ def mention(turns: Turns) -> Part | None:
     values = np.zeros(len(turns.keys))
     paths: dict[int, str] = {}
     for link in pool.candidates.mentions:
-        source, target = turns.position.get(ids[link.source]), turns.position.get(ids[link.target])
-        if source is None or target is None:
+        source, target = turns.places[link.source], turns.places[link.target]
+        if source < 0 or target < 0:
             continue
         forward = link.weight * turns.scores[source]
         if forward > values[target]:

@@ -156,7 +156,9 @@ def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - 
         return value.isoformat()
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist(), where, depth + 1)
-    raise ConfigError(f"{where} is a {type(value).__name__}, which JSON cannot hold; use str, numbers, lists, mappings")
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which JSON cannot represent; use str, numbers, lists, mappings"
+    )
 
 
 def _key(key: Any, where: str) -> str:

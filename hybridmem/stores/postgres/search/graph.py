@@ -15,10 +15,10 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hybridmem.core.types import Activation, Edge, Entry, Hits
+from hybridmem.core.types import Activation, Direction, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.entries import Entries, Extra
-from hybridmem.indexes.graph.activation import GraphSnapshot
+from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
@@ -213,7 +213,11 @@ class ServerGraph:
         cache: Callable[[Iterable[Entry]], None],
         link_kinds: LinkKinds,
         allowed: Set[str] | None = None,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
+        check_walk(direction, weights)
+        self._walk = direction, weights
         self._namespace, self._settings, self._run = namespace, settings, run
         self._items, self._cache, self._link_kinds, self._allowed = items, cache, link_kinds, allowed
         self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
@@ -224,7 +228,8 @@ class ServerGraph:
         if found is None:
             found, nodes = _snapshot(self._fetch(sorted(seeds), hops), self._settings)
             self._cache(nodes)
-            found = replace(found, fetch=self._items, allowed=self._allowed_ids([node.id for node in nodes]))
+            allowed = self._allowed_ids([node.id for node in nodes])
+            found = replace(found, fetch=self._items, allowed=allowed).walked(*self._walk)
             self._seen[key] = found
         return found
 

@@ -15,7 +15,7 @@ from hybridmem.stores.postgres.search.bm25 import Bm25, TermWeights
 from hybridmem.stores.postgres.search.engines import Run
 from hybridmem.stores.postgres.search.graph import along
 
-__all__ = ["PoolEntries", "PoolLexical", "PoolVectors", "sample_of", "speakers_of"]
+__all__ = ["PoolLexical", "PoolThreads", "PoolVectors", "sample_of", "speakers_of"]
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
 Scores = Callable[[Sequence[str]], list[Any]]
@@ -31,13 +31,16 @@ class PoolLexical:
         """The scores of memories; 0.0 without a term of the query."""
         return self._scores(ids) if ids else []
 
-    def windows(self, _query: str, windows: Sequence[Sequence[str | None]], /, *, wing: float = 0.5) -> list[float]:
-        """The scores of windows, as `BM25Index.windows` computes them."""
-        ids = list(dict.fromkeys(id_ for part in windows for id_ in part if id_ is not None))
-        place = {id_: n for n, id_ in enumerate(ids)}
+    def windows(
+        self, query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /, *, wing: float = 0.5
+    ) -> tuple[list[float], list[float]]:
+        """The scores of memories alone and in windows, as `BM25Index.windows` computes them."""
+        windows = [ids, *around]
+        distinct = list(dict.fromkeys(id_ for part in windows for id_ in part if id_ is not None))
+        place = {id_: n for n, id_ in enumerate(distinct)}
         term_place = {term: n for n, term in enumerate(self._terms)}
-        lengths, tf = np.zeros(len(ids) + 1), np.zeros((len(term_place), len(ids) + 1))
-        for id_, length, term, frequency in self._run(self._bm25.frequencies(self._terms, ids)):
+        lengths, tf = np.zeros(len(distinct) + 1), np.zeros((len(term_place), len(distinct) + 1))
+        for id_, length, term, frequency in self._run(self._bm25.frequencies(self._terms, distinct)):
             lengths[place[id_]] = length
             if term is not None:
                 tf[term_place[term], place[id_]] = frequency
@@ -52,8 +55,8 @@ class PoolLexical:
             for weight, held in zip(self._weights.weights, tf, strict=True):
                 frequency = shares @ held[rows]
                 scores += weight * frequency * (self._bm25.k1 + 1) / (frequency + norm)
-        result: list[float] = scores.tolist()
-        return result
+        together: list[float] = scores.tolist()
+        return self.score(query, ids), together
 
 
 class PoolVectors:
@@ -62,31 +65,19 @@ class PoolVectors:
     def __init__(self, scores: Scores) -> None:
         self._scores = scores
 
-    def __len__(self) -> int:
-        """0: the sample of `PoolEntries` has no memory without a vector, so that it needs no replacements."""
-        return 0
-
     def score(self, _vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosines; None for a memory without a vector."""
         return self._scores(ids) if ids else []
 
 
-class PoolEntries:
-    """Neighbours in threads, and the sample of memories with a vector."""
+class PoolThreads:
+    """Neighbours in threads."""
 
-    def __init__(self, namespace: str, run: Run, hits: Sequence[str], sample: Callable[[int], list[str]]) -> None:
-        self._namespace, self._run, self._hits, self._sample = namespace, run, hits, sample
+    def __init__(self, namespace: str, run: Run, hits: Sequence[str]) -> None:
+        self._namespace, self._run, self._hits = namespace, run, hits
         self._before: dict[str, str] = {}
         self._after: dict[str, str] = {}
         self._read: set[str] = set()
-
-    def __len__(self) -> int:
-        rows = self._run(SQL("SELECT memories FROM spaces WHERE namespace = ?", (self._namespace,)))
-        return int(rows[0][0]) if rows else 0
-
-    def sample(self, size: int, /) -> list[str]:
-        """The ids with the smallest md5 among the memories with a vector."""
-        return self._sample(size)
 
     def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]:
         """The memories before and after each id in its thread, ordered -1, 1, -2, 2 and so on."""

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hybridmem.core import validation
-from hybridmem.core.types import Candidates, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Direction, Entry, Graph, Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
-from hybridmem.indexes.candidates import candidates
+from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.stores.postgres.search import bm25, combined, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
 from hybridmem.stores.postgres.search.names import mentions_of
-from hybridmem.stores.postgres.search.pool import PoolEntries, PoolLexical, PoolVectors, sample_of, speakers_of
+from hybridmem.stores.postgres.search.pool import PoolLexical, PoolThreads, PoolVectors, sample_of, speakers_of
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.speakers import LEAST, SHARE
 
@@ -230,20 +230,22 @@ class PostgresView:
             read = dict(zip(missing, self.score(arm, query, missing), strict=True)) if missing else {}
             return [have[id_] if id_ in have else read[id_] for id_ in ids]
 
-        def sample(size: int) -> list[str]:
+        def baseline() -> float:
             if not self._searches_vectors():  # the table of vectors is made with the first one
-                return []
+                return 0.0
             row = query_vector(query.vector)
-            rows = self._run(sample_of(self._namespace, len(row), size))
+            rows = self._run(sample_of(self._namespace, len(row), SAMPLE))
             sampled.update(zip((found[1] for found in rows), cosines(rows, row), strict=True))
-            return [found[1] for found in rows]
+            return baseline_of(list(sampled.values()))
 
         lexical = PoolLexical(self._bm25, self._run, terms, self._term_weights(terms), lambda ids: scores("bm25", ids))
         near = PoolVectors(lambda ids: scores("vector", ids))
         found = list(dict.fromkeys(id_ for own in hits.values() for id_ in own.ids))
-        entries = PoolEntries(self._namespace, self._run, found, sample)
+        threads = PoolThreads(self._namespace, self._run, found)
         mentions = self.mentions if self.has_names() else None
-        return candidates(lexical, near, entries, query, hits, seeds=seeds, hops=hops, mentions=mentions)
+        return candidates(
+            lexical, near, threads, query, hits, baseline=baseline, seeds=seeds, hops=hops, mentions=mentions
+        )
 
     def _term_weights(self, terms: Mapping[str, float]) -> TermWeights:
         key = tuple(terms.items())
@@ -268,7 +270,15 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
@@ -283,6 +293,8 @@ class PostgresView:
             cache=self._cache,
             link_kinds=self._link_kinds,
             allowed=allowed,
+            direction=direction,
+            weights=weights,
         )
 
     def _cache(self, entries: Iterable[Entry]) -> None:
@@ -294,9 +306,11 @@ class PostgresView:
         query = SQL("SELECT EXISTS (SELECT 1 FROM names WHERE namespace = ?)", (self._namespace,))
         return graph is not None and graph.mentions > 0 and self._run(query)[0][0]
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         graph = self._settings.graph
+        if graph is not None and weight is not None:
+            graph = replace(graph, mentions=weight)
         return [] if graph is None else mentions_of(self._namespace, self._run, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
