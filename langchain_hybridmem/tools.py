@@ -13,7 +13,7 @@ from langchain_core.runnables.config import patch_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from hybridmem.core.fanout import in_thread
-from hybridmem.memory.recall import NOTHING, block
+from hybridmem.memory.results import NOTHING, block
 from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolInputError, check_date
 from langchain_hybridmem._conversion import to_memory
 from langchain_hybridmem._sessions import Views, thread_of, views

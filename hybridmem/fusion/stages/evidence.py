@@ -150,7 +150,8 @@ def previous_positions(turns: Turns) -> Ints:
     pool = turns.context.pool
     if pool is None or pool.candidates.previous is None:
         return np.full(len(turns.keys), -1, np.intp)
-    return turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
+    previous: Ints = turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
+    return previous
 
 
 def speaker(turns: Turns) -> Part | None:
