@@ -18,8 +18,7 @@ from hybridmem.core.types import Direction, Memory
 from hybridmem.embedding.embedder import as_embedder, unit
 from hybridmem.filters.parse import All, Filter, parse
 from hybridmem.fusion.explain import Explanation
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import Pack
 from hybridmem.fusion.stages.top import count_tokens
 from hybridmem.indexes.graph.index import GraphSettings
