@@ -226,7 +226,10 @@ class Fusion:
         pool: Pool | None = None,
         fill: bool = True,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking.
+
+        Ties go to the best rank in any list, then to the earlier list, as in LangChain's EnsembleRetriever.
+        """
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
@@ -288,8 +291,7 @@ class Fusion:
             shares = [score_shares(self.mode, one, smooth=self.smooth).tolist() for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
-        totals = merge([one.keys for one in votes], shares, scores=ties)
+        totals = merge([one.keys for one in votes], shares, by_list=True)
         if len(totals) < len(items):
             totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
@@ -328,13 +330,13 @@ def _rows(place: Mapping[str, int], keys: Sequence[str]) -> Ints:
 
 
 def _matching(ranking: Ranking, context: Context) -> Ranking:
-    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    """The ranking without the candidates of a pool that no arm listed and to which no evidence adds a score."""
     if not ranking.scores or ranking.scores[-1] > 0.0:
         return ranking
     if context.trace is not None:
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+                context.trace.drop("match", key, "no arm listed it and no evidence adds to its score")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 
@@ -405,12 +407,12 @@ def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
 
 
 def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
-    """The recipe as JSON-ready data, without defaults; a recipe that holds functions is refused."""
+    """The recipe as JSON-ready data, without defaults; a recipe with functions is refused."""
     if not isinstance(recipe, Fusion):
         validation.refuse("recipe", recipe, "a Fusion(…)")
     for name in _NOT_IN_FILE:
         if getattr(recipe, name):
-            raise ConfigError(f"the recipe's {name!r} slot holds a function, which a file cannot: set it in code")
+            raise ConfigError(f"the recipe's {name!r} slot is a function, which a file cannot store: set it in code")
     data: dict[str, Any] = {"hybridmem": FORMAT}
     for item in fields(recipe):
         value = getattr(recipe, item.name)
@@ -429,7 +431,7 @@ def _plain(value: Any) -> Any:
 
 def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
     if not is_dataclass(stage):
-        raise ConfigError(f"the recipe's {slot.name!r} slot holds a function, which a file cannot: set it in code")
+        raise ConfigError(f"the recipe's {slot.name!r} slot is a function, which a file cannot store: set it in code")
     data: dict[str, Any] = {"kind": type(stage).__name__} if len(slot.types) > 1 else {}
     for item in fields(stage):
         value = getattr(stage, item.name)
@@ -437,7 +439,7 @@ def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
         if value == default:
             continue
         if callable(value):
-            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot hold: set it in code")
+            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot store: set it in code")
         data[item.name] = _plain(value)
     return data
 

@@ -34,8 +34,8 @@ SEARCH = (
 )
 SAVE = (
     "Save one fact to the long-term memory, as a full sentence that can be understood later on its own. "
-    "When it corrects a remembered fact, give that one's id as replaces. Give ttl (seconds) for a fact that holds only "
-    "for a while."
+    "When it corrects a remembered fact, give that one's id as replaces. Give ttl (seconds) for a fact that is true "
+    "only for a while."
 )
 FORGET = "Remove one memory from the long-term memory, by the id that a search shows in brackets."
 LIST = "List memories in the order of their ids, a page at a time: give the last id of a page as after."
