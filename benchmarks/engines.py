@@ -225,8 +225,8 @@ class LanceDB:
             self.table.create_index(metric="cosine", vector_column_name="vector", index_type="IVF_HNSW_SQ")
 
     def search(self, text: str, vector: np.ndarray) -> list[str]:
-        near = self.table.search(vector).distance_type("cosine").select(["id"]).limit(DEPTH).to_arrow()
-        words = self.table.search(text, query_type="fts").select(["id"]).limit(DEPTH).to_arrow()
+        near = self.table.search(vector).distance_type("cosine").select(["id", "_distance"]).limit(DEPTH).to_arrow()
+        words = self.table.search(text, query_type="fts").select(["id", "_score"]).limit(DEPTH).to_arrow()
         return rrf(words["id"].to_pylist(), near["id"].to_pylist())
 
     def add(self, id_: str, text: str, vector: np.ndarray) -> None:

@@ -30,8 +30,7 @@ from hybridmem.core.types import Memory
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System, evaluate
 from hybridmem.evaluation.report import Report
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import RECIPES
+from hybridmem.fusion.recipe import RECIPES, Fusion
 from hybridmem.fusion.stages import evidence
 from hybridmem.indexes import candidates
 from hybridmem.indexes.graph.index import GraphSettings

@@ -34,15 +34,24 @@ from hybridmem.retrievers.graph import (
     seed_job,
     seed_scores,
 )
-from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
-from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
-from langchain_hybridmem._filters import check_of
+from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
+from langchain_hybridmem._conversion import DocumentReader, ScoredDocuments, to_document, to_memory, with_metadata
 from langchain_hybridmem._runs import SearchRetriever
-from langchain_hybridmem._settings import Built, call_settings, clear_errors, refuse_unknown
-from langchain_hybridmem._types import FilterOption, GraphSettings, HybridMemory, IdKey, TimeOption
+from langchain_hybridmem._settings import (
+    Built,
+    FilterOption,
+    GraphSettings,
+    HybridMemory,
+    IdKey,
+    TimeOption,
+    call_settings,
+    clear_errors,
+    refuse_unknown,
+)
+from langchain_hybridmem._vectorstores import check_of
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._keywords import GraphCall, GraphRetrieverSettings, MemoryGraphSettings
+    from langchain_hybridmem._settings import GraphCall, GraphRetrieverSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 

@@ -44,13 +44,12 @@ from hybridmem.retrievers.metadata_edges import values_in
 from hybridmem.retrievers.options import TimeOption
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
-from llamaindex_hybridmem._conversion import node_source, to_memory, to_node
-from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
+from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node
 from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import GraphSearchSettings, MemoryGraphSettings
+    from llamaindex_hybridmem._settings import GraphSearchSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
@@ -76,20 +76,16 @@ def weighted_rrf(
 
 
 def merge(
-    columns: Sequence[Sequence[str]],
-    shares: Sequence[Sequence[float]],
-    /,
-    *,
-    scores: Sequence[Sequence[float] | None] = (None,),
+    columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /, *, by_list: bool = False
 ) -> dict[str, float]:
-    """The sum of each key's shares over the lists, in the order of best rank, then relative score, then key.
+    """The sum of each key's shares over the lists, in the order of best rank, then key.
 
-    A stable sort by score then breaks ties in that order. Relative scores are compared between hits of the same rank
-    when all lists have `scores`: a hit that is hardly worse than the best of its list comes first. Sums of more than
-    two shares use `math.fsum`, so the order of the lists cannot change a score.
+    A stable sort by score then breaks ties in that order. `by_list`: keys of the same best rank are in the order of
+    their lists instead, as in LangChain's EnsembleRetriever. Sums of more than two shares use `math.fsum`, so the
+    order of the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns) if None in scores or len(columns) == 1 else _by_rank_and_score(columns, scores)
+    order = _by_best_rank(columns, sorting=not by_list)
     if len(maps) > 2:  # noqa: PLR2004
         return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
     totals = dict.fromkeys(order, 0.0)
@@ -116,28 +112,15 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
-def _by_rank_and_score(columns: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | None]) -> list[str]:
-    """Distinct keys by their best rank in any list, then by relative score at that rank, then by key.
-
-    Of first hits, whose relative scores are all 1, that of the list comes first in which the other scores fall fastest.
-    """
-    ranked = []
-    for keys, given in zip(columns, scores, strict=True):
-        relative = _relative(np.array(given, np.float64), 0.0).tolist() if given else []
-        mean = math.fsum(relative) / len(relative) if relative else 0.0
-        ranked.append([(-x, mean, key) for x, key in zip(relative, keys, strict=True)])
-    levels = zip_longest(*ranked)
-    return list(dict.fromkeys(hit[2] for level in levels for hit in sorted(hit for hit in level if hit is not None)))
-
-
-def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Distinct keys by their best rank in any list, then by key."""
+def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[str]:
+    """Distinct keys by their best rank in any list, then by key, or without sorting in the order of the lists."""
     shared = min(map(len, columns), default=0)
-    levels = map(sorted, zip(*columns))  # noqa: B905  the rest of the longer lists follows
-    rest = (
-        sorted(key for key in level if key is not None)
-        for level in zip_longest(*[column[shared:] for column in columns])
+    levels: Iterable[Sequence[str]] = zip(*columns)  # noqa: B905  the rest of the longer lists follows
+    rest: Iterable[Sequence[str]] = (
+        [key for key in level if key is not None] for level in zip_longest(*[column[shared:] for column in columns])
     )
+    if sorting:
+        levels, rest = map(sorted, levels), map(sorted, rest)
     return list(dict.fromkeys(chain.from_iterable(chain(levels, rest))))
 
 

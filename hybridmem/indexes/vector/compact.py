@@ -43,7 +43,7 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 3\n"
+_MAGIC = b"hybridmem vector codes 4\n"
 _CACHED = 1024
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
