@@ -48,7 +48,10 @@ def words_of(text: str, /) -> list[str]:
     ['ed', 'wood', 'met', '東', '京', 'in', '1994']
     """
     words: list[str] = []
-    for word in _TOKEN.findall(text[:_LONGEST_TEXT].lower()):
+    text = text[:_LONGEST_TEXT].lower()
+    if text.isascii():
+        return _TOKEN.findall(text)
+    for word in _TOKEN.findall(text):
         if word.isascii():
             words.append(word)
         else:  # folding may make several words of one

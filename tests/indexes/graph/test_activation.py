@@ -281,3 +281,19 @@ def test_names_survive_a_restart(tmp_path):
         assert {"n7", "n9"} <= set(found)
         memory.add("recall the nine", id="later")
         assert "n9" in [result.id for result in memory.search("recall", k=5)]
+
+
+def test_a_title_that_every_text_mentions_changes_nothing():
+    def ranked(**how):
+        with HybridMemory(embedder=None, **how) as memory:
+            memory.add("An introduction.", id="title", title="Common Handbook")
+            memory.add_many(
+                Memory(f"The Common Handbook says that lantern {n} is {'green ' * (n % 5)}", id=f"n{n}")
+                for n in range(100)
+            )
+            results = memory.search("a green lantern", k=20)
+            return {result.id: result.score for result in results}
+
+    with_mentions, without = ranked(), ranked(graph=GraphSettings(mentions=0))
+    assert list(with_mentions) == list(without)
+    assert with_mentions == pytest.approx(without, abs=0.002)  # the IDF of a word in 100 of 101 texts is 0.015
