@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -297,3 +298,19 @@ def test_a_title_that_every_text_mentions_changes_nothing():
     with_mentions, without = ranked(), ranked(graph=GraphSettings(mentions=0))
     assert list(with_mentions) == list(without)
     assert with_mentions == pytest.approx(without, abs=0.002)  # the IDF of a word in 100 of 101 texts is 0.015
+
+
+def test_as_of_and_erase_hold_for_mentions():
+    clock = [1000.0]
+    with HybridMemory(embedder=None, clock=lambda: clock[0]) as memory:
+        memory.add_many(Memory(f"an unrelated note about gardening {n}", id=f"n{n}") for n in range(200))
+        memory.add("Ed Wood is a film that was directed by Tim Burton.", id="film", title="Ed Wood (film)")
+        clock[0] = 2000.0
+        memory.add("An artist, born in Burbank.", id="director", title="Tim Burton")
+        assert [one.id for one in memory.search(QUESTION, k=2)] == ["film", "director"]
+        for ask in (memory.search, partial(memory.search_arm, "graph")):
+            assert "director" not in [one.id for one in ask(QUESTION, k=9, as_of=1500.0)]
+            assert "director" in [one.id for one in ask(QUESTION, k=9)]
+        memory.erase("director")
+        assert "director" not in [one.id for one in memory.search(QUESTION, k=9)]
+        assert "director" not in [one.id for one in memory.search_arm("graph", QUESTION, k=9)]
