@@ -454,7 +454,10 @@ def measure(size: int, seed: int, names: Sequence[str]) -> dict[str, dict[str, f
         folders = {name: root / f"engine{i}" for i, name in enumerate(names)}
 
         def started() -> dict[str, Process]:
-            return {name: Process(name, folders[name], root) for name in names}
+            processes = {name: Process(name, folders[name], root) for name in names}
+            for process in processes.values():
+                process.ask("memory")  # its imports are done: nothing else runs while an engine is measured
+            return processes
 
         for name in names:
             folders[name].mkdir()
