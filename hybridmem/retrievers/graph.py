@@ -141,7 +141,7 @@ class GraphQuery:
     def scaled(self, seeds: Mapping[str, float], /) -> Mapping[str, float]:
         """The scores of seeds on this scale.
 
-        >>> GraphQuery(seed_scale="range").scaled({"a": 0.6, "b": 0.55, "c": 0.5})
+        >>> GraphQuery(seed_scale="range").scaled({"a": 6.0, "b": 4.5, "c": 3.0})
         {'a': 1.0, 'b': 0.625, 'c': 0.25}
         """
         low, top = min(seeds.values(), default=0.0), max(seeds.values(), default=0.0)
