@@ -295,10 +295,10 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
         arm("x", [rows["a"], rows["b"]], [2.0, 1.0])._replace(known=dict(zip("abcd", columns.scores["x"], strict=True)))
     ]
     ranking = Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool)
-    assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # nothing speaks for d
+    assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # no arm and no part adds to d
     trace = Trace()
     Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool, trace=trace)
-    assert trace._dropped == {"d": "match: no arm and no evidence speaks for it"}
+    assert trace._dropped == {"d": "match: no arm listed it and no evidence adds to its score"}
     assert Fusion(mode="convex", complete=True).run([], reader=READER, pool=Pool([], Candidates([], {}, {}))).keys == []
     gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
     assert gated.keys == ["a", "c"]  # b was listed, and is below the floor
