@@ -85,10 +85,9 @@ def merge(
     order of the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns, sorting=not by_list)
+    totals = dict.fromkeys(_by_best_rank(columns, sorting=not by_list), 0.0)
     if len(maps) > 2:  # noqa: PLR2004
-        return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
-    totals = dict.fromkeys(order, 0.0)
+        return {key: math.fsum([m[key] for m in maps if key in m]) for key in totals}
     for places in maps:
         for key, share in places.items():
             totals[key] += share
@@ -112,8 +111,8 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
-def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[str]:
-    """Distinct keys by their best rank in any list, then by key, or without sorting in the order of the lists."""
+def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> Iterable[str]:
+    """Keys by their rank in any list, then by key, or without sorting in the order of the lists; some repeated."""
     shared = min(map(len, columns), default=0)
     levels: Iterable[Sequence[str]] = zip(*columns)  # noqa: B905  the rest of the longer lists follows
     rest: Iterable[Sequence[str]] = (
@@ -121,7 +120,7 @@ def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[st
     )
     if sorting:
         levels, rest = map(sorted, levels), map(sorted, rest)
-    return list(dict.fromkeys(chain.from_iterable(chain(levels, rest))))
+    return chain.from_iterable(chain(levels, rest))
 
 
 @lru_cache(maxsize=512)
