@@ -224,7 +224,7 @@ def pool_votes(pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight
         return PoolVotes(arm, rows, None if arm.scores is None else np.array(arm.scores, np.float64), weight)
     known = np.array(pool.scores[arm.name], np.float64)
     more = (others & (known != 0.0)).nonzero()[0]
-    more = more[sorted_rows([pool.ids[row] for row in more.tolist()], -known[more])]
+    more = more[_order(lambda at: pool.ids[more[at]], -known[more])]
     return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
 
 
@@ -234,15 +234,15 @@ def merge_pool(ids: Sequence[str], votes: Sequence[PoolVotes], shares: Sequence[
     for one, share in zip(votes, shares, strict=True):
         totals[one.keys] += share
         best[one.keys] = np.minimum(best[one.keys], np.arange(len(one.keys)))
-    order = sorted_rows(ids, -totals, best)
+    order = _order(ids.__getitem__, -totals, best)
     return order, totals[order]
 
 
-def sorted_rows(ids: Sequence[str], *columns: Floats) -> Ints:
+def _order(id_of: Callable[[int], str], *columns: Floats) -> Ints:
     """The positions of rows by the columns, ascending, then by id."""
     order: Ints = np.lexsort(columns[::-1])
     ordered = [column[order] for column in columns]
     if np.logical_and.reduce([column[1:] == column[:-1] for column in ordered]).any():
-        rows = list(zip(*(column.tolist() for column in columns), ids, strict=True))
-        order = np.array(sorted(range(len(ids)), key=rows.__getitem__), np.intp)
+        rows = list(zip(*(column.tolist() for column in columns), map(id_of, range(len(order))), strict=True))
+        order = np.array(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
     return order

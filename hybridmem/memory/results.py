@@ -117,8 +117,17 @@ class EntryReader:
     def __init__(
         self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
     ) -> None:
-        self._memories = memories
+        self._read = memories
         self._vectors = vectors
+        self._known: dict[str, Memory | None] = {}
+
+    def memories(self, ids: Sequence[str], /) -> list[Memory | None]:
+        """The memories of these ids, each read once; None for one that left the view."""
+        known = self._known
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            known.update(zip(missing, self._read(missing), strict=True))
+        return list(map(known.__getitem__, ids))
 
     def keys(self, items: Sequence[Entry], /) -> list[str]:
         """The ids of the memories."""
@@ -132,7 +141,7 @@ class EntryReader:
         ids = self.keys(items)
         if name == "vector":
             return self._vectors(ids)
-        found = self._memories(ids)
+        found = self.memories(ids)
         if name in Memory.__dataclass_fields__:
             return [None if memory is None else getattr(memory, name) for memory in found]
         path = name.removeprefix("metadata.")
