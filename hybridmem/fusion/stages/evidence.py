@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
-from hybridmem.core.types import Graph, Ranking
+from hybridmem.core.types import Activation, Graph, Ranking
 from hybridmem.fusion.explain import StepPart, Trace
 from hybridmem.fusion.stages.base import Context, reorder
 from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD, asks_when, cues_of, is_person, speaker_of
@@ -107,6 +107,8 @@ class Part(NamedTuple):
 
     values: Floats
     describe: Callable[[int], str]
+    path: Callable[[int], tuple[str, ...]] | None = None
+    """The path on which a candidate receives its value, for the picture of the neighbourhood."""
 
 
 def window(turns: Turns) -> Part | None:
@@ -196,19 +198,27 @@ def mention(turns: Turns) -> Part | None:
     if pool is None or not pool.candidates.mentions:
         return None
     ids = pool.candidates.ids
+    sources, targets, given, names = zip(*pool.candidates.mentions, strict=True)
+    weights: Floats = np.array(given, np.float64)
+    source, target = turns.places[list(sources)], turns.places[list(targets)]
+    ranked = (source >= 0) & (target >= 0)
+    forward = np.where(ranked, weights * turns.scores[source], 0.0)
+    backward = np.where(ranked, BACKWARD * weights * turns.scores[target], 0.0)
     values = np.zeros(len(turns.keys))
-    paths: dict[int, str] = {}
-    for link in pool.candidates.mentions:
-        source, target = turns.places[link.source], turns.places[link.target]
-        if source < 0 or target < 0:
-            continue
-        forward = link.weight * turns.scores[source]
-        if forward > values[target]:
-            values[target], paths[target] = forward, f"{ids[link.source]} → mentions {link.name!r}"
-        backward = BACKWARD * link.weight * turns.scores[target]
-        if backward > values[source]:
-            values[source], paths[source] = backward, f"mentions {link.name!r} → {ids[link.target]}"
-    return Part(np.minimum(values, 1.0), paths.__getitem__)
+    np.maximum.at(values, target[ranked], forward[ranked])
+    np.maximum.at(values, source[ranked], backward[ranked])
+
+    def path(i: int) -> tuple[str, str, str]:
+        best = np.flatnonzero((target == i) & (forward == values[i]))
+        if len(best):
+            return ids[sources[best[0]]], f"mentions {names[best[0]]!r}", turns.keys[i]
+        last = np.flatnonzero((source == i) & (backward == values[i]))[0]
+        return ids[targets[last]], f"is mentioned as {names[last]!r} by", turns.keys[i]
+
+    def describe(i: int) -> str:
+        return " → ".join(path(i))
+
+    return Part(np.minimum(values, 1.0), describe, path)
 
 
 PARTS: dict[str, Callable[[Turns], Part | None]] = {
@@ -254,6 +264,8 @@ class Evidence:
                 for i in np.flatnonzero(added > 0.0).tolist():
                     piece = StepPart(name, float(added[i]), part.describe(i))
                     context.trace.part("evidence", ranking.keys[i], piece)
+                    if part.path is not None:
+                        context.trace.activated(ranking.keys[i], Activation(float(added[i]), 1, part.path(i)))
         return ranking if total is turns.scores else reorder(ranking, total.tolist())
 
 
