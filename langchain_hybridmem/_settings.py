@@ -116,6 +116,7 @@ class FusionCall(BM25Call, total=False):
     search_kwargs: Mapping[str, Mapping[str, Any]] | None
     receipts: bool | None
     min_confidence: float | None
+    context: int | None
 
 
 class MemoryBM25Settings(_Retriever, total=False):
@@ -134,7 +135,7 @@ class BM25Settings(MemoryBM25Settings, total=False):
     engine: Literal["hybridmem", "fts5", "rank-bm25"] | None
     k1: float | None
     b: float | None
-    bm25_variant: Literal["okapi", "l", "plus"]
+    bm25_variant: Literal["okapi", "l", "plus"] | None
     language: str | None
     fields: dict[str, str]
     persist_path: str | Path | None
@@ -189,6 +190,7 @@ class MemoryFusionSettings(_Retriever, total=False):
     as_of: TimeOption
     namespace: str | None
     min_confidence: float | None
+    context: int
     recipe: RecipeOption
     mode: Literal["rrf", "relative", "distribution", "convex"]
     weights: Sequence[float] | Mapping[str, float] | None

@@ -26,7 +26,9 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime
 
 if TYPE_CHECKING:
+    from hybridmem.filters.parse import Filter
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.question import RecipeLike
     from hybridmem.memory.results import Result
 
     _Base = AgentMiddleware[AgentState[Any], Any, Any]
@@ -73,9 +75,9 @@ class MemoryMiddleware(_Base):
         k: int = 8,
         token_budget: int = 1_000,
         save: Literal["both", "user"] | None = "both",
-        filter: Any = None,
+        filter: Filter | None = None,
         min_confidence: float | None = None,
-        recipe: Any = None,
+        recipe: RecipeLike | None = None,
         context: int = 0,
         extract: Extract | None = None,
         on_error: Literal["raise", "skip"] = "raise",

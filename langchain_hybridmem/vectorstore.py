@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -20,6 +20,9 @@ from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.results import Result
+
+if TYPE_CHECKING:
+    from hybridmem.filters.parse import Filter
 
 __all__ = ["HybridVectorStore"]
 
@@ -105,16 +108,18 @@ class HybridVectorStore(VectorStore):
         found: list[Document] = await in_thread(lambda: self.get_by_ids(ids))
         return found
 
-    def similarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+    def similarity_search(self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Any) -> list[Document]:
         """The k best documents for a query, by the memory's fused ranking."""
         return [document for document, _ in self.similarity_search_with_score(query, k, filter, **kwargs)]
 
-    async def asimilarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+    async def asimilarity_search(
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Any
+    ) -> list[Document]:
         """The same without blocking the event loop."""
         return [document for document, _ in await self.asimilarity_search_with_score(query, k, filter, **kwargs)]
 
     def similarity_search_with_score(
-        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The k best documents with their fused scores: between 0 and 1, higher is better."""
         _refuse(kwargs, _SEARCHING)
@@ -122,7 +127,7 @@ class HybridVectorStore(VectorStore):
         return self._filled(query, results, k, filter, kwargs)
 
     async def asimilarity_search_with_score(
-        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The same without blocking the event loop."""
         _refuse(kwargs, _SEARCHING)
@@ -131,7 +136,7 @@ class HybridVectorStore(VectorStore):
         return filled
 
     def _filled(
-        self, query: str, results: Sequence[Result], k: int, filter: Any, how: Mapping[str, Any]
+        self, query: str, results: Sequence[Result], k: int, filter: Filter | None, how: Mapping[str, Any]
     ) -> list[tuple[Document, float]]:
         """The results and, where the recipe's gate left fewer than k, the nearest other documents with score 0.
 
@@ -157,13 +162,13 @@ class HybridVectorStore(VectorStore):
         return await self.asimilarity_search_with_score(query, k, **kwargs)
 
     def similarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Any
     ) -> list[Document]:
         """The k documents whose vectors are nearest to a given one, by cosine similarity."""
         return [document for document, _ in self.similarity_search_with_score_by_vector(embedding, k, filter, **kwargs)]
 
     async def asimilarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Any
     ) -> list[Document]:
         """The same without blocking the event loop."""
         found: list[Document] = await in_thread(
@@ -172,7 +177,7 @@ class HybridVectorStore(VectorStore):
         return found
 
     def similarity_search_with_score_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The k nearest documents with their cosine similarities."""
         _refuse(kwargs, _VECTOR_ONLY)
@@ -186,7 +191,7 @@ class HybridVectorStore(VectorStore):
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Find k documents among the best `fetch_k` of the fused ranking that differ from each other."""
@@ -202,7 +207,7 @@ class HybridVectorStore(VectorStore):
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """The same without blocking the event loop."""
@@ -217,7 +222,7 @@ class HybridVectorStore(VectorStore):
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Find k documents that differ from each other among the `fetch_k` nearest to a vector."""
@@ -231,7 +236,7 @@ class HybridVectorStore(VectorStore):
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """The same without blocking the event loop."""
