@@ -93,7 +93,7 @@ class MemoryMiddleware(_Base):
         self.tools = []
         self._view = views(memory, namespace, session_key)
         self._k, self._budget = k, token_budget
-        self._how = {
+        self._how: dict[str, Any] = {
             "k": 2 * k,
             "filter": filter,
             "min_confidence": min_confidence,

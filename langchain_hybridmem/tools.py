@@ -100,7 +100,7 @@ def memory_tools(
     """
     view = views(memory, namespace, session_key)
     how = {"k": k, "filter": filter, "min_confidence": min_confidence, "recipe": recipe}
-    given = {name: value for name, value in how.items() if value is not None}
+    given: Any = {name: value for name, value in how.items() if value is not None}
     search = _Search(FusionRetriever.from_memory(memory, **given), view)
     change = _Change(view)
     return (

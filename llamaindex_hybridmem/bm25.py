@@ -38,7 +38,7 @@ from llamaindex_hybridmem._conversion import scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 
 if TYPE_CHECKING:
-    from llama_index.core.indices.base import BaseIndex
+    from llama_index.core import VectorStoreIndex
     from llama_index.core.storage.docstore.types import BaseDocumentStore
     from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
@@ -153,7 +153,7 @@ class BM25Retriever(SearchRetriever):
     @classmethod
     def from_defaults(
         cls,
-        index: BaseIndex[Any] | None = None,
+        index: VectorStoreIndex | None = None,
         nodes: Sequence[BaseNode] | None = None,
         docstore: BaseDocumentStore | None = None,
         stemmer: WordStemmer | None = None,

@@ -62,20 +62,6 @@ def test_recall_happens_although_the_model_calls_no_tool(memory):
     assert blocks(model.seen[0]) == []
 
 
-def test_the_turns_around_what_is_recalled_are_in_the_block(memory):
-    memory.namespace("ana").add_many(
-        [
-            {"text": text, "thread": "old", "created_at": f"2024-05-0{n + 1}"}
-            for n, text in enumerate(["How is Pixel?", "The cat has a broken tail", "Oh dear", "Bye"])
-        ]
-    )
-    built, model = agent(memory, k=1, context=1)
-    ask(built, "What is broken of the cat?")
-    (text,) = blocks(model.seen[-1])
-    lines = [line.partition("] ")[2] for line in text.splitlines() if line.startswith("[")]
-    assert lines == ["How is Pixel?", "The cat has a broken tail", "Oh dear"]
-
-
 def test_the_stored_conversation_does_not_grow_by_what_was_recalled(memory):
     memory.namespace("ana").add("Ana's cat is called Pixel")
     built, model = agent(memory, checkpointer=InMemorySaver())
