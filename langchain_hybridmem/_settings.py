@@ -30,11 +30,13 @@ __all__ = [
     "GraphRetrieverSettings",
     "GraphSettings",
     "HalfLifeOption",
+    "HybridCall",
     "HybridMemory",
     "IdKey",
     "MemoryBM25Settings",
     "MemoryFusionSettings",
     "MemoryGraphSettings",
+    "NearestCall",
     "RecipeOption",
     "TimeOption",
     "VectorCall",
@@ -117,6 +119,22 @@ class FusionCall(BM25Call, total=False):
     receipts: bool | None
     min_confidence: float | None
     context: int | None
+
+
+class NearestCall(TypedDict, total=False):
+    """Further keywords of searches by vector in a `HybridVectorStore`."""
+
+    as_of: TimeOption
+
+
+class HybridCall(NearestCall, total=False):
+    """Further keywords of `HybridVectorStore.similarity_search` and the like, as in `HybridMemory.search`."""
+
+    recipe: RecipeOption
+    superseded: bool
+    tokens: int | None
+    touch: bool
+    min_confidence: float | None
 
 
 class MemoryBM25Settings(_Retriever, total=False):
