@@ -75,7 +75,7 @@ def as_memories(contents: Iterable[Content], /) -> Iterator[Memory]:
     """Yield a Memory for each item; a single text or dict is refused instead of iterated."""
     if isinstance(contents, str | Mapping | Memory) or not isinstance(contents, Iterable):
         raise ConfigError(f"add_many takes a list of texts, memories or dicts, not {contents!r}: add takes one")
-    return (as_memory(content, {}) for content in contents)
+    return (content if isinstance(content, Memory) else as_memory(content, {}) for content in contents)
 
 
 def with_changes(memory: Memory, changes: Mapping[str, Any], /) -> Memory:

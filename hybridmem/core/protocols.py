@@ -187,6 +187,7 @@ class Change(NamedTuple):
     without a relation stands for all edges between its ends: one of them was erased.
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
+    `derived` is what the store has derived from the text, if it has: words, cues and speaker as in `Entry`.
     """
 
     seq: int
@@ -197,6 +198,7 @@ class Change(NamedTuple):
     gone: bool = False
     text_changed: bool = True
     born: int = 0
+    derived: tuple[int, int, str | None] | None = None
 
 
 class Index(Protocol):

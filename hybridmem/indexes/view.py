@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from time import monotonic
 from typing import Any, NamedTuple
@@ -118,18 +119,20 @@ class LocalView:
             if isinstance(self._vector, ExternalIndex):
                 self._vector.reset_if_ahead(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
-        text, entries = self._saved_bm25(), self._saved_entries()
+        read_vectors = self._vector is not None and not own_vectors
+        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
+        with ThreadPoolExecutor(1) as pool:  # reading releases the GIL: a second core reads the vector codes
+            pending = None if bulk is None or kernel() is None else pool.submit(self._saved_vectors)
+            text, entries = self._saved_bm25(), self._saved_entries()
+            names: Names | None = None if self._names is None else self._restored("names", Names.from_bytes)
+            codes = None if pending is None else pending.result()
         if text is None or entries is None or text.watermark < entries.watermark:
             return 0
         if self._names is not None:
-            names: Names | None = self._restored("names", Names.from_bytes)
             if names is None or names.watermark < entries.watermark:
                 return 0
             self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
-        read_vectors = self._vector is not None and not own_vectors
-        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
-        codes = self._saved_vectors() if bulk is not None else None
         if codes is not None:
             self._vector, bulk = codes, None
         self._load(entries, bulk)
@@ -141,7 +144,7 @@ class LocalView:
         def read(head: bytes) -> CompactVectors:
             return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
 
-        codes: CompactVectors | None = None if kernel() is None else self._restored("vectors", read)
+        codes: CompactVectors | None = self._restored("vectors", read)
         try:
             if codes is not None:
                 codes.apply(self._store.changes(codes.watermark, view=self._view, vectors=True))
@@ -225,6 +228,8 @@ class LocalView:
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
+        if not batch:
+            return
         for change in batch:
             if change.edge is not None:
                 self._set_contradiction(change.edge, removed=change.gone)
@@ -254,11 +259,13 @@ class LocalView:
             if memory is None:  # it was deleted since: that change comes later
                 continue
             previous = memories.get(turn.previous) if turn.previous is not None else None
-            yield as_document(memory)._replace(
-                id=turn.id,
-                asked=question_sentences(memory.text) if turn.halved else "",
-                previous="" if previous is None else question_sentences(previous.text),
-            )
+            document = as_document(memory)
+            if turn.halved or previous is not None:
+                document = document._replace(
+                    asked=question_sentences(memory.text) if turn.halved else "",
+                    previous="" if previous is None else question_sentences(previous.text),
+                )
+            yield document
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
