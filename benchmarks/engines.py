@@ -7,8 +7,8 @@ time.
 
     python benchmarks/engines.py --sizes 10000 100000 --write      (dependency group `engines`)
 
-A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured. `--sizes` without a
-number measures nothing, so that `--write` writes the page of these figures.
+A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured. `--sizes` alone
+measures nothing, so that `--write` writes the page of these figures.
 """
 
 from __future__ import annotations
@@ -556,7 +556,9 @@ def main() -> None:
             parts.append(f"Not measured with {size:,} texts: {', '.join(missing)}.")
     if args.write:
         plot(figures)
-        write("engines", "hybridmem and other embedded engines", [*parts, "![the largest size](engines.png)"])
+        plots = "![the largest size](engines.png)"
+        title = "hybridmem and other embedded engines"
+        write("engines", title, [*parts, plots], measured="wall-clock time, engines in turn")
 
 
 if __name__ == "__main__":
