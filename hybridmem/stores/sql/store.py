@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +18,7 @@ from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql import read, transfer, write
-from hybridmem.stores.sql.log import Log
+from hybridmem.stores.sql.log import MAX_SKEW, Log
 from hybridmem.stores.sql.validation import (
     check_namespace,
     check_restore,
@@ -24,6 +26,7 @@ from hybridmem.stores.sql.validation import (
     checked_batch,
     checked_edges,
     checked_ids,
+    clock_seconds,
     epoch_seconds,
 )
 
@@ -34,18 +37,49 @@ PAGE = 500
 _CACHED_FILTERS = 8
 _LAST_SEQ = 2**62
 _Key = tuple[View, Condition, int]
+logger = logging.getLogger("hybridmem")
 _list = list  # `SQLStore.list` hides the builtin inside the class
 S = TypeVar("S", bound="SQLStore")
 T = TypeVar("T")
 
 
+def _ahead(seconds: float) -> str:
+    return f"a write is recorded {seconds:.0f} seconds ahead of this clock: one of the clocks is wrong"
+
+
 class SQLStore(ABC):
     """The store protocol over the tables of `memories`, `versions`, `bodies`, `vectors`, `edges` and `snapshots`."""
 
-    def __init__(self, *, streams: bool = True) -> None:
+    path: str
+
+    def __init__(self, *, clock: Callable[[], float], streams: bool = True) -> None:
         """`streams`: a connection may stay in use while the caller consumes what it reads."""
+        self._clock = clock
+        self._recorded = -math.inf
+        self._clock_reported = False
         self._streams = streams
         self._filter_ids: dict[_Key, frozenset[str]] = {}
+
+    # --- the clock
+
+    def _times(self) -> tuple[float, float]:
+        """The clock, and the time to record: that of this store's last write if the clock was set back since.
+
+        Times of other writers do not matter: one of their clocks may be wrong.
+        """
+        now = clock_seconds(self._clock)
+        self._recorded = max(now, self._recorded)
+        return now, self._recorded
+
+    def _report_clock(self, now: float, newest: float) -> None:
+        """Warn once when another writer has recorded a time far ahead of this clock."""
+        if newest - now > MAX_SKEW and not self._clock_reported:
+            self._clock_reported = True
+            logger.warning("%s: %s", self.path, _ahead(newest - now))
+
+    def _clock_problems(self, conn: Any) -> _list[str]:
+        ahead = conn.execute("SELECT at FROM state").fetchone()[0] - clock_seconds(self._clock)
+        return [_ahead(ahead)] if ahead > MAX_SKEW else []
 
     @abstractmethod
     def _read(self, work: Callable[[Any], T], /) -> T:
