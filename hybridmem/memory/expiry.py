@@ -48,8 +48,11 @@ class Expiry:
         self._checks: dict[str, _Check] = {}
         self._lock = guard(threading.Lock())
 
-    def apply(self, namespace: str, /) -> None:
-        """Delete what has expired in a namespace; a store that cannot be written to keeps it until it can."""
+    def apply(self, namespace: str, /) -> int:
+        """Delete what has expired in a namespace; returns the store's newest seq before it.
+
+        A store that cannot be written to keeps it until it can.
+        """
         now, seq = self._clock(), self._store.last_seq()
         check = self._checks.get(namespace)
         if check is None or check.seq != seq:
@@ -58,8 +61,9 @@ class Expiry:
             with self._lock:
                 self._checks[namespace] = check
         if check.earliest > now:
-            return
+            return seq
         try:
             self._store.expire(now=now, namespace=namespace)
         except StoreError as error:
             log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
+        return seq

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 from hybridmem.core import validation
@@ -13,7 +14,8 @@ from hybridmem.core.protocols import Progress, View, WriteConflict
 from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
-from hybridmem.memory.embeddings import claim
+from hybridmem.embedding.embedder import Embedder
+from hybridmem.memory.embeddings import check_recorded, claim
 from hybridmem.memory.reading import MemoryReading
 from hybridmem.text.folding import text_digest
 
@@ -173,16 +175,18 @@ class MemoryWriting(MemoryReading):
     ) -> _list[str]:
         if not batch:
             return []
-        vectors = self._embed if embed and self.embedder is not None else None
+        model = self.embedder if embed else None
         return self.store.put(
-            batch, namespace=self._namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+            batch,
+            namespace=self._namespace,
+            vectors=None if model is None else partial(self._embed, model),
+            base=base,
+            unless_duplicate=unless_duplicate,
+            check_embedder=None if model is None else partial(check_recorded, embedder=model),
         )
 
-    def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
+    def _embed(self, embedder: Embedder, batch: Sequence[Memory]) -> Sequence[Any]:
         """The vectors of memories that the store has validated."""
-        embedder = self._engine.embedder
-        if embedder is None:
-            return [None] * len(batch)
         vectors = list(embedder.documents([memory.embedded for memory in batch]))
         claim(self.store, embedder)
         return vectors

@@ -147,8 +147,8 @@ class PostgresStore(SQLStore):
         self._router.record_write()
 
     @contextmanager
-    def _side_tables(self, name: str, /) -> Iterator[Any]:
-        with self._db.write() as conn:
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> Iterator[Any]:
+        with self._db.write(alone=alone) as conn:
             conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (name,))
             yield conn
 
@@ -166,8 +166,8 @@ class PostgresStore(SQLStore):
             self._vectors_ready = self._db.read(schema.has_vectors)
         return self._vectors_ready
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
         try:
             super().set_meta(key, value)
         except StoreError as error:

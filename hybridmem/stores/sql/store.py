@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Change, Embed, Progress, Version, View
+from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
@@ -94,8 +94,11 @@ class SQLStore(ABC):
         """A write transaction and its `Log`, for one namespace or (None) for all of them."""
 
     @abstractmethod
-    def _side_tables(self, name: str, /) -> AbstractContextManager[Any]:
-        """A write transaction for the setting or snapshot `name`, which is not part of the log."""
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> AbstractContextManager[Any]:
+        """A write transaction for the setting or snapshot `name`, which is not part of the log.
+
+        With `alone` it waits for all other writers.
+        """
 
     @abstractmethod
     def _sql(self, condition: Condition, view: View, /) -> SQL:
@@ -120,6 +123,7 @@ class SQLStore(ABC):
         strict: bool = True,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
+        check_embedder: CheckEmbedder | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; returns their ids.
 
@@ -132,7 +136,12 @@ class SQLStore(ABC):
         the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
         """
         batch = checked_batch(
-            memories, namespace=namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+            memories,
+            namespace=namespace,
+            vectors=vectors,
+            base=base,
+            unless_duplicate=unless_duplicate,
+            check_embedder=check_embedder,
         )
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
@@ -212,7 +221,9 @@ class SQLStore(ABC):
         with self._log(namespace) as log:
             return write.decay(log, namespace=namespace, now=log.now if moment is None else moment)
 
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+    def set_vectors(
+        self, vectors: Mapping[str, Any], /, *, namespace: str = "", check_embedder: CheckEmbedder | None = None
+    ) -> None:
         """Replace the vectors of memories, as re-embedding does."""
         if not isinstance(vectors, Mapping):
             validation.refuse("vectors", vectors, "a mapping from ids to vectors")
@@ -220,7 +231,7 @@ class SQLStore(ABC):
             validation.text("id", id_, "a str")
         self._expect_vectors()
         with self._log(namespace) as log:
-            write.set_vectors(log, vectors, namespace=namespace)
+            write.set_vectors(log, vectors, namespace=namespace, check_embedder=check_embedder)
 
     # --- reading
 
@@ -352,11 +363,12 @@ class SQLStore(ABC):
         (stored,) = checked_ids([key])
         return self._read(lambda conn: read.get_meta(conn, stored))
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
-        stored = checked_ids([key, value])
-        with self._side_tables(key) as conn:
-            write.set_meta(conn, *stored)
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
+        (name,) = checked_ids([key])
+        with self._side_tables(key, alone=callable(value)) as conn:
+            text = value(read.get_meta(conn, name)) if callable(value) else value
+            write.set_meta(conn, name, *checked_ids([text]))
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """The last saved state of an index and its watermark."""

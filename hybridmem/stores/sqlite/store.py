@@ -80,7 +80,7 @@ class SQLiteStore(SQLStore):
             log.finish()
 
     @contextmanager
-    def _side_tables(self, name: str, /) -> Iterator[Any]:  # noqa: ARG002
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> Iterator[Any]:  # noqa: ARG002
         with translated(self.path), self.pool.write() as conn:
             yield conn
 
