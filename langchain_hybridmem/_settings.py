@@ -171,6 +171,7 @@ class GraphRetrieverSettings(MemoryGraphSettings, total=False):
     """Settings of `GraphRetriever.from_documents` and `from_store`."""
 
     seeds: int | None
+    seed_scale: Literal["max", "range"]
     thread_key: str
     links_key: str | list[str]
     title_key: str | Sequence[str]

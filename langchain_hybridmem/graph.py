@@ -26,6 +26,7 @@ from hybridmem.retrievers.graph import (
     GraphItem,
     GraphQuery,
     MetadataKeys,
+    SeedScale,
     check_sources,
     search_corpus,
     search_memory,
@@ -87,6 +88,9 @@ class GraphRetriever(SearchRetriever):
     """The retriever whose hits are the seeds; None: BM25 over the documents."""
     seeds: int | None = None
     """How many of its hits to start from; None: 4·k. With fewer seeds, more of the results are related documents."""
+    seed_scale: SeedScale = "max"
+    """"max": the seeds' scores divided by the best one. "range": from 1 for the best to 1 / (n + 1) for the last, which
+    suits cosines, whose values differ little: neighbours of the first seeds then rank above the last seeds."""
     k: int = 4
     filter: FilterOption | None = None
     """`{"lang": "en"}` or a function of the document. A document that does not pass is not a result and passes no
@@ -259,7 +263,7 @@ class GraphRetriever(SearchRetriever):
                 raise ConfigError("edges does not go with a memory: its links, threads and names are the edges")
             return search_memory(self.memory, query, {name: call[name] for name in _MEMORY_CALL}, to_document)
         check = None if call["filter"] is None else check_of(call["filter"])
-        more = {name: call[name] for name in ("edges", "direction", "weights")}
+        more = {name: call[name] for name in ("edges", "direction", "weights")} | {"seed_scale": self.seed_scale}
         extent = GraphQuery(call["k"], call["hops"], call["decay"], check, self.seeds, **more)
         wanted = ArmQuery(extent.depth, call["filter"])
 
@@ -339,7 +343,7 @@ def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     if given["documents"] is None:
         given["documents"] = settings.get("built")
     check_sources(given, settings, _FETCH)
-    names = ("k", "hops", "decay", "seeds", "edges", "direction", "weights")
+    names = ("k", "hops", "decay", "seeds", "seed_scale", "edges", "direction", "weights")
     GraphQuery(**{name: settings[name] for name in names if name in settings})
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
-from hybridmem.memory.recall import NOTHING, block
+from hybridmem.memory.results import NOTHING, block
 from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolInputError, below, check_date
 from langchain_hybridmem._conversion import to_memory
 from langchain_hybridmem.fusion import FusionRetriever

@@ -126,6 +126,7 @@ class GraphSearchSettings(MemoryGraphSettings, total=False):
     """Settings of `GraphRetriever.from_nodes` and `from_store`."""
 
     seeds: int | None
+    seed_scale: Literal["max", "range"]
     thread_key: str
     links_key: str | Sequence[str]
     title_key: str | Sequence[str]

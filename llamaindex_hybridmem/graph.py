@@ -32,6 +32,7 @@ from hybridmem.retrievers.graph import (
     GraphItem,
     GraphQuery,
     MetadataKeys,
+    SeedScale,
     check_sources,
     search_corpus,
     search_memory,
@@ -98,7 +99,8 @@ class GraphRetriever(SearchRetriever):
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
     Each result has a `.receipt` with its path; nodes, their metadata and prompts are not changed.
     `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how
-    many hits to start from (None: 4·k): with fewer seeds, more of the results are related nodes.
+    many hits to start from (None: 4·k): with fewer seeds, more of the results are related nodes. `seed_scale="range"`
+    spreads their scores from 1 to 1 / (n + 1), which suits cosines.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class GraphRetriever(SearchRetriever):
         store: Any = None,
         seed: BaseRetriever | None = None,
         seeds: int | None = None,
+        seed_scale: SeedScale = "max",
         similarity_top_k: int = 4,
         filters: Filters = None,
         hops: int = 2,
@@ -131,7 +134,7 @@ class GraphRetriever(SearchRetriever):
         refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
         given = {"seed": seed, "seeds": seeds, "graph": graph, "edges": edges}
         check_sources({"nodes": nodes, "memory": memory, "store": store}, given, ("get_nodes",))
-        self._seeds = seeds
+        self._seeds, self._seed_scale = seeds, seed_scale
         self._memory, self._store, self._graph = memory, store, graph
         self._read = MetadataKeys(thread_key, links_key, title_key)
         self._arm: Arm | None = None if seed is None else next(iter(arms_of([seed]).values()))
@@ -281,7 +284,8 @@ class GraphRetriever(SearchRetriever):
 
     def _extent(self, call: Settings) -> GraphQuery:
         check = None if call.filter is None else check_of(call.filter)
-        more = {name: call.more.get(name) for name in ("edges", "direction", "weights")}
+        more: Any = {name: call.more.get(name) for name in ("edges", "direction", "weights")}
+        more["seed_scale"] = self._seed_scale
         return GraphQuery(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds, **more)
 
     def _steps(self, bundle: QueryBundle, call: Settings) -> Steps[list[GraphHit]]:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import Store
 from hybridmem.errors import ConfigError
-from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.factory import check_place, open_store
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.upkeep import recorded
 
 __all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json"]
 

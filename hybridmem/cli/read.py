@@ -16,8 +16,8 @@ from hybridmem.cli.command import NOTHING, Command, no_options, open_memory, rea
 from hybridmem.cli.output import clip, is_terminal, memory_fields, paint, print_json, say, wrap
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
-from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
+from hybridmem.memory.upkeep import recorded
 
 __all__ = ["READ"]
 

@@ -31,14 +31,20 @@ from hybridmem.errors import EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace, explain_arm
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.indexes.graph.activation import ExtendedGraph, mention_links
+from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.view import IndexSettings, LocalView
-from hybridmem.memory.confidence import answer_confidence
-from hybridmem.memory.embeddings import begin_generation, check_recorded, embed_again, keep_embedded, recorded
-from hybridmem.memory.expiry import Expiry, has_expired
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, complete, hidden, listed, pool_of
+from hybridmem.memory.question import Answer, Question, answer_confidence, complete, hidden, listed, pool_of
 from hybridmem.memory.results import EntryReader, Result
+from hybridmem.memory.upkeep import (
+    Expiry,
+    begin_generation,
+    check_recorded,
+    embed_again,
+    has_expired,
+    keep_embedded,
+    recorded,
+)
 from hybridmem.text.speakers import bare_question
 
 __all__ = ["Engine"]
@@ -324,6 +330,7 @@ class Engine:
     ) -> list[Result]:
         """Results of one arm with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         validation.one_of("arm", arm, (*self.arms, "graph"))
+        check_walk(direction, weights)
         view, query = self.search_view(question.view), self.arm_query(question)
         if arm == "vector" and not query.text.strip():
             return []

@@ -12,7 +12,7 @@ from hybridmem.core.times import epoch, iso
 from hybridmem.core.types import Memory
 from hybridmem.errors import HybridMemError, NotFoundError
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import NOTHING, block
+from hybridmem.memory.results import NOTHING, block
 
 __all__ = [
     "FORGET",

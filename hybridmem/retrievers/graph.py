@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy, in_thread
@@ -31,6 +31,7 @@ __all__ = [
     "GraphItem",
     "GraphQuery",
     "MetadataKeys",
+    "SeedScale",
     "check_sources",
     "search_corpus",
     "search_memory",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 Item = TypeVar("Item")
+SeedScale = Literal["max", "range"]
 SEEDS_PER_RESULT = 4
 """Seeds for each result: the best 4·k hits of the seed arm."""
 MAX_FETCHED = 1000
@@ -118,6 +120,8 @@ class GraphQuery:
     edges: Sequence[EdgeDefinition] | None = None
     direction: Direction | None = None
     weights: Mapping[str, float] | None = None
+    seed_scale: SeedScale = "max"
+    """ "max" divides the seeds' scores by the best; "range" spreads them evenly from 1 to 1 / (n + 1)."""
     definitions: tuple[EdgeDefinition, ...] = field(init=False)
     """`edges` in the direction of the search: an edge from b to a is one from a to b walked backward."""
 
@@ -127,11 +131,24 @@ class GraphQuery:
         chosen = {"both": (*forward, *backward), "backward": backward}.get(self.direction or "forward", forward)
         object.__setattr__(self, "definitions", tuple(dict.fromkeys(chosen)))
         check_walk(self.direction, self.weights)
+        validation.one_of("seed_scale", self.seed_scale, get_args(SeedScale))
         validation.k(self.k)
         validation.integer("hops", self.hops, "a whole number from 0 up", low=0)
         if self.seeds is not None:
             validation.integer("seeds", self.seeds, "a whole number from 1 up", low=1)
         validation.number("decay", self.decay, "a number from 0 to 1", low=0, high=1)
+
+    def scaled(self, seeds: Mapping[str, float], /) -> Mapping[str, float]:
+        """The scores of seeds on this scale.
+
+        >>> GraphQuery(seed_scale="range").scaled({"a": 0.6, "b": 0.55, "c": 0.5})
+        {'a': 1.0, 'b': 0.625, 'c': 0.25}
+        """
+        low, top = min(seeds.values(), default=0.0), max(seeds.values(), default=0.0)
+        if self.seed_scale == "max" or low == top:
+            return seeds
+        step = (top - low) / len(seeds)
+        return {key: (value - low + step) / (top - low + step) for key, value in seeds.items()}
 
     @property
     def depth(self) -> int:
@@ -222,6 +239,7 @@ class GraphCorpus(Generic[Item]):
             sources.append(self._fields.links(extent.definitions, weight=weights["metadata"], most=most))
         if sources:
             snapshot = ExtendedGraph(snapshot, *sources, allowed=allowed)
+        seeds = extent.scaled(seeds)
         hits = snapshot.search(seeds, k=extent.k, hops=extent.hops, decay=extent.decay)
         paths = arm_paths(snapshot, seeds, hits.ids, hops=extent.hops, decay=extent.decay)
         return [GraphHit(self._items[key], paths[key], path_line(paths[key])) for key in hits.ids if key in self._items]
@@ -339,7 +357,8 @@ def search_store(
     """
     chosen = replace(settings or GraphSettings(), thread=0.0, shared=0.0)
     frontier, values = _value((yield [seeds]))
-    bounds = {key: value / max(values.values()) for key, value in values.items()}
+    scaled = extent.scaled(values)
+    bounds = {key: value / max(scaled.values()) for key, value in scaled.items()}
     items: list[GraphItem] = []
     seen: set[str] = set()
     asked: set[tuple[str, Hashable]] = set()

@@ -12,7 +12,7 @@ from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
 from hybridmem.memory import tools as texts
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import block
+from hybridmem.memory.results import block
 from hybridmem.memory.tools import MemoryTools, ToolAnswer, ToolInputError, below
 
 try:

@@ -363,7 +363,7 @@ def test_short_settings_shape_the_recipe():
 
 
 def test_a_recipe_by_value_name_or_file_and_settings_over_it(tmp_path):
-    from hybridmem.fusion.recipes import save_recipe
+    from hybridmem.fusion.recipe import save_recipe
 
     recipe = Fusion(mode="relative", c=10, dedup=SourceDedup(key="file"), pack=Pack(tokens=1))
     path = tmp_path / "recipe.json"

@@ -102,7 +102,12 @@ def test_weights_replace_those_of_the_settings_for_one_call():
 
 @pytest.mark.parametrize(
     ("call", "told"),
-    [({"direction": "up"}, "direction"), ({"weights": {"x": 1}}, "weights"), ({"weights": {"thread": -1}}, "thread")],
+    [
+        ({"direction": "up"}, "direction"),
+        ({"weights": "a"}, "weights = 'a'"),
+        ({"weights": {"x": 1}}, "weights"),
+        ({"weights": {"thread": -1}}, "thread"),
+    ],
 )
 def test_a_wrong_walk_is_refused(call, told):
     with HybridMemory(embedder=None) as memory:
@@ -112,6 +117,7 @@ def test_a_wrong_walk_is_refused(call, told):
             lambda: LlamaGraph(nodes_of(LINKED)).retrieve("x", **call),
             lambda: LangChainGraph.from_documents(documents_of(LINKED), **call),
             lambda: memory.search_arm("graph", "lantern", **call),
+            lambda: memory.search_arm("bm25", "lantern", **call),
         ):
             with pytest.raises(ConfigError, match=told):
                 ask()
@@ -260,3 +266,29 @@ def test_relationships_of_nodes_are_edges_of_either_direction():
         assert [found.node.id_ for found in retriever.retrieve("moon")] == ["a", "b"]
         other = "backward" if direction == "forward" else "forward"
         assert [found.node.id_ for found in retriever.retrieve("moon", direction=other)] == ["a"]
+
+
+def test_the_scale_of_the_seeds_decides_where_neighbours_rank():
+    texts = {
+        "both": ("a lantern, a lantern, the sea and the sea and a lantern", {"links": ["linked"]}),
+        "one": ("a lantern and the sea", {}),
+        "two": ("the sea with a lantern and much more of this and that", {}),
+        "linked": ("nothing", {}),
+    }
+
+    def scores(**how):
+        bm25 = BM25Retriever.from_documents(documents_of(texts), k=3)
+        retriever = LangChainGraph.from_documents(documents_of(texts), seed=bm25, k=9, with_scores=True, **how)
+        return {document.id: document.metadata["score"] for document in retriever.invoke("lantern sea")}
+
+    assert list(scores()) == ["both", "one", "two", "linked"]
+    found = scores(seed_scale="range")
+    assert list(found)[:1] == ["both"]
+    assert found["linked"] == 0.5
+    assert found["two"] == pytest.approx(1 / 4)
+    for ask in (
+        lambda: scores(seed_scale="rank"),
+        lambda: LlamaGraph(nodes_of(texts), seed_scale="rank").retrieve("x"),
+    ):
+        with pytest.raises(ConfigError, match="seed_scale"):
+            ask()

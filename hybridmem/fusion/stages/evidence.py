@@ -1,4 +1,4 @@
-"""Evidence: what the thread, the speaker and the dates of a candidate add to its merged score.
+"""Evidence: what the thread, the speaker and the dates of a candidate add to its merged score; spreading activation.
 
 Every part is a value in [0, 1] for each candidate, and every part has a weight: score + Σ weight · value. A part that
 does not apply (no threads, no speaker named, no date named, another language) is 0 for every candidate.
@@ -18,7 +18,7 @@ To add a part, write its function and add one line to `PARTS` and one weight to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import repeat
@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
-from hybridmem.core.types import Ranking
-from hybridmem.fusion.explain import StepPart
+from hybridmem.core.types import Activation, Graph, Ranking
+from hybridmem.fusion.explain import StepPart, Trace
 from hybridmem.fusion.stages.base import Context, reorder
 from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD, asks_when, cues_of, is_person, speaker_of
 from hybridmem.text.dates import dates_in
 from hybridmem.text.speakers import named_speakers
 
-__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Turns", "previous_positions"]
+__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Spread", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -107,6 +107,8 @@ class Part(NamedTuple):
 
     values: Floats
     describe: Callable[[int], str]
+    path: Callable[[int], tuple[str, ...]] | None = None
+    """The path on which a candidate receives its value, for the picture of the neighbourhood."""
 
 
 def window(turns: Turns) -> Part | None:
@@ -150,7 +152,8 @@ def previous_positions(turns: Turns) -> Ints:
     pool = turns.context.pool
     if pool is None or pool.candidates.previous is None:
         return np.full(len(turns.keys), -1, np.intp)
-    return turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
+    previous: Ints = turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
+    return previous
 
 
 def speaker(turns: Turns) -> Part | None:
@@ -195,19 +198,27 @@ def mention(turns: Turns) -> Part | None:
     if pool is None or not pool.candidates.mentions:
         return None
     ids = pool.candidates.ids
+    sources, targets, given, names = zip(*pool.candidates.mentions, strict=True)
+    weights: Floats = np.array(given, np.float64)
+    source, target = turns.places[list(sources)], turns.places[list(targets)]
+    ranked = (source >= 0) & (target >= 0)
+    forward = np.where(ranked, weights * turns.scores[source], 0.0)
+    backward = np.where(ranked, BACKWARD * weights * turns.scores[target], 0.0)
     values = np.zeros(len(turns.keys))
-    paths: dict[int, str] = {}
-    for link in pool.candidates.mentions:
-        source, target = turns.places[link.source], turns.places[link.target]
-        if source < 0 or target < 0:
-            continue
-        forward = link.weight * turns.scores[source]
-        if forward > values[target]:
-            values[target], paths[target] = forward, f"{ids[link.source]} → mentions {link.name!r}"
-        backward = BACKWARD * link.weight * turns.scores[target]
-        if backward > values[source]:
-            values[source], paths[source] = backward, f"mentions {link.name!r} → {ids[link.target]}"
-    return Part(np.minimum(values, 1.0), paths.__getitem__)
+    np.maximum.at(values, target[ranked], forward[ranked])
+    np.maximum.at(values, source[ranked], backward[ranked])
+
+    def path(i: int) -> tuple[str, str, str]:
+        best = np.flatnonzero((target == i) & (forward == values[i]))
+        if len(best):
+            return ids[sources[best[0]]], f"mentions {names[best[0]]!r}", turns.keys[i]
+        last = np.flatnonzero((source == i) & (backward == values[i]))[0]
+        return ids[targets[last]], f"is mentioned as {names[last]!r} by", turns.keys[i]
+
+    def describe(i: int) -> str:
+        return " → ".join(path(i))
+
+    return Part(np.minimum(values, 1.0), describe, path)
 
 
 PARTS: dict[str, Callable[[Turns], Part | None]] = {
@@ -253,4 +264,62 @@ class Evidence:
                 for i in np.flatnonzero(added > 0.0).tolist():
                     piece = StepPart(name, float(added[i]), part.describe(i))
                     context.trace.part("evidence", ranking.keys[i], piece)
+                    if part.path is not None:
+                        context.trace.activated(ranking.keys[i], Activation(float(added[i]), 1, part.path(i)))
         return ranking if total is turns.scores else reorder(ranking, total.tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """score + strength · incoming, where incoming = max over neighbours of (their score · Π edge weight · decay).
+
+    Items that no arm found are added to the ranking. The edges of threads count only with `threads`: `Evidence` covers
+    threads better.
+    """
+
+    strength: float = 0.5
+    hops: int = 2
+    decay: float = 0.5
+    seeds: int = 20
+    threads: bool = False
+
+    def __post_init__(self) -> None:
+        validation.number("spread strength", self.strength, "a finite number from 0 up", low=0)
+        validation.integer("spread hops", self.hops, "from 1 up", low=1)
+        validation.integer("spread seeds", self.seeds, "from 1 up", low=1)
+        validation.number("spread decay", self.decay, "above 0 and up to 1", low=0, high=1, above=True)
+        validation.flag("spread threads", self.threads)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        keys, items, scores = ranking
+        graph = context.graph
+        if not keys or graph is None or self.strength == 0:
+            return ranking
+        seeds = dict(zip(keys[: self.seeds], scores[: self.seeds], strict=True))
+        incoming = graph.spread(seeds, hops=self.hops, decay=self.decay, include_seeds=True)
+        if not incoming:
+            return ranking
+        keys, items = self._with_neighbours(ranking, incoming, graph)
+        if context.trace is not None:
+            self._trace(seeds, [key for key in keys if key in incoming], graph, context.trace)
+        strength, get = self.strength, incoming.get
+        raised = [score + strength * get(key, 0.0) for key, score in zip(keys, scores)]  # noqa: B905
+        raised += [strength * incoming[key] for key in keys[len(scores) :]]
+        return reorder(Ranking(keys, items, raised), raised)
+
+    @staticmethod
+    def _with_neighbours(ranking: Ranking, incoming: Mapping[str, float], graph: Graph) -> tuple[list[str], list[Any]]:
+        """The ranking's keys and items, followed by those that only the graph activated."""
+        new = sorted(incoming.keys() - ranking.keys)
+        items = graph.items(new)
+        if None in items:
+            kept = [(key, item) for key, item in zip(new, items, strict=True) if item is not None]
+            new, items = [key for key, _ in kept], [item for _, item in kept]
+        return ranking.keys + new, ranking.items + items
+
+    def _trace(self, seeds: dict[str, float], targets: list[str], graph: Graph, trace: Trace) -> None:
+        for key, activation in graph.paths(seeds, targets, hops=self.hops, decay=self.decay).items():
+            seed, *steps = activation.path
+            path = " → ".join([f"{seed}{trace.best_rank(seed)}", *steps])
+            trace.note("spread", key, f"graph +{self.strength * activation.value:.4g} from {path}")
+            trace.activated(key, activation)

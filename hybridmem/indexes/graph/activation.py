@@ -154,6 +154,8 @@ def check_walk(direction: Direction | None, weights: Mapping[str, float] | None,
     """Validate the direction and the weights of one search."""
     if direction is not None:
         validation.one_of("direction", direction, get_args(Direction))
+    if weights is not None and not isinstance(weights, Mapping):
+        validation.refuse("weights", weights, 'a mapping from kinds of edges to weights, such as {"thread": 0.5}')
     for name, value in (weights or {}).items():
         validation.one_of("a key of weights", name, Weights._fields)
         validation.number(f"weights[{name!r}]", value, "a finite number from 0 up", low=0)

@@ -94,9 +94,12 @@ class CompactVectors:
         """The row of each id; built on first use, because a search without a filter does not need it."""
         with self._lock:
             if self._row_of is None:
-                gone = set(self._current.dead.tolist())
                 ids = self._current.ids[: self._current.n]
-                self._row_of = {key: row for row, key in enumerate(ids) if row not in gone}
+                rows = dict(zip(ids, range(len(ids)), strict=True))
+                for row in self._current.dead.tolist():
+                    if rows.get(ids[row]) == row:  # else the id has a newer row
+                        del rows[ids[row]]
+                self._row_of = rows
             return self._row_of
 
     def __len__(self) -> int:

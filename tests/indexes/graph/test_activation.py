@@ -225,7 +225,21 @@ QUESTION = "the birthplace of the person who directed the film Ed Wood"
 def test_a_memory_that_a_hit_mentions_is_found(films):
     results = films.search(QUESTION, k=3)
     assert [result.id for result in results][:2] == ["film", "director"]
-    assert "film → mentions 'tim burton' +" in str(results[1].receipt)
+    assert "film → mentions 'tim burton' → director +" in str(results[1].receipt)
+    explanation = films.explain(QUESTION, k=3)
+    assert explanation.activations["director"].path == ("film", "mentions 'tim burton'", "director")
+    page = explanation.to_html()
+    assert "<svg" in page
+    assert "mentions &#x27;tim burton&#x27;" in page
+
+
+def test_what_mentions_a_better_hit_gains_a_quarter():
+    with HybridMemory(embedder=None) as memory:
+        memory.add_many(Memory(f"an unrelated note about gardening {n}", id=f"n{n}") for n in range(200))
+        memory.add("An artist, born in Burbank, in California.", id="director", title="Tim Burton")
+        memory.add("A film by Tim Burton, in California.", id="film")
+        receipt = str({one.id: one for one in memory.search("artist born in California")}["film"].receipt)
+        assert "director → is mentioned as 'tim burton' by → film +" in receipt
 
 
 def test_the_graph_arm_walks_from_mention_to_mention(films):
