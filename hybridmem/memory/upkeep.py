@@ -1,4 +1,4 @@
-"""What keeps a memory searchable: the recorded embedder, embedding again, and the removal of expired memories."""
+"""Upkeep of a memory: the recorded embedder, embedding again, and the removal of expired memories."""
 
 from __future__ import annotations
 

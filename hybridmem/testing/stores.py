@@ -1,4 +1,4 @@
-"""One suite for every store: subclass `StoreConformance` and give it a `store_factory`.
+"""Conformance suite of stores: subclass `StoreConformance` and give it a `store_factory`.
 
 `store_factory(clock=None, name="main")` opens a store; the same name opens the same data again. The fixture closes what
 it opened.
