@@ -13,12 +13,12 @@ from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
 __all__ = [
     "ArmQuery",
     "Change",
+    "CheckEmbedder",
     "Embed",
     "ExternalIndex",
     "Index",
     "Progress",
     "SearchView",
-    "SearchesPool",
     "Store",
     "SupportsBM25Constants",
     "SupportsBoundedThreads",
@@ -32,7 +32,6 @@ __all__ = [
     "View",
     "WriteConflict",
     "searches_both",
-    "searches_pool",
 ]
 
 _list = list  # `Store.list` hides the builtin inside the class
@@ -43,6 +42,10 @@ Progress = Callable[[int, int | None], None]
 
 Embed = Callable[[Sequence[Memory]], Sequence[Any]]
 """Makes the vectors of validated memories, one for each."""
+
+
+CheckEmbedder = Callable[[str | None], None]
+"""Called with the setting "embedder" in the transaction that writes vectors; its exception refuses the write."""
 
 
 class View(NamedTuple):
@@ -91,6 +94,7 @@ class Store(Protocol):
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
+        check_embedder: CheckEmbedder | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
 
@@ -129,7 +133,9 @@ class Store(Protocol):
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float: ...
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int: ...
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None: ...
+    def set_vectors(
+        self, vectors: Mapping[str, Any], /, *, namespace: str = "", check_embedder: CheckEmbedder | None = None
+    ) -> None: ...
 
     # --- reading
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]: ...
@@ -165,7 +171,10 @@ class Store(Protocol):
 
     # --- side tables
     def get_meta(self, key: str, /) -> str | None: ...
-    def set_meta(self, key: str, value: str, /) -> None: ...
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting. A function computes it from the stored one, while no other writer is in a transaction."""
+        ...
+
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None: ...
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None: ...
 
@@ -281,6 +290,14 @@ class SearchView(Protocol):
         """
         ...
 
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        ...
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        ...
+
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these memories that are joined by a `contradicts` edge."""
         ...
@@ -295,19 +312,6 @@ class SearchView(Protocol):
 
     def close(self) -> None:
         """Release what the indexes hold open."""
-        ...
-
-
-@runtime_checkable
-class SearchesPool(SearchView, Protocol):
-    """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
-
-    def speakers(self) -> Mapping[str, int]:
-        """The speakers of the view, in lower case, with the number of their memories."""
-        ...
-
-    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
-        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         ...
 
 
@@ -333,7 +337,7 @@ class SupportsBM25Constants(Protocol):
         """The k1 and b in use."""
         ...
 
-    def with_bm25_constants(self, *, k1: float, b: float) -> SearchesPool:
+    def with_bm25_constants(self, *, k1: float, b: float) -> SearchView:
         """The same view, read with other constants."""
         ...
 
@@ -413,11 +417,6 @@ def _capable(view: SearchView, protocol: Any) -> bool:
     if found is None:
         found = _CAPABLE[key] = isinstance(view, protocol)
     return found
-
-
-def searches_pool(view: SearchView, /) -> TypeGuard[SearchesPool]:
-    """Whether a view scores a whole pool of candidates."""
-    return _capable(view, SearchesPool)
 
 
 def searches_both(view: SearchView, /) -> TypeGuard[SupportsCombinedSearch]:

@@ -1,4 +1,4 @@
-"""What `indexes.candidates` reads of a view, read from the server: scores, neighbours in threads, and a sample."""
+"""Data of `indexes.candidates`, read from the server: scores, neighbours in threads, and a sample."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; values of users are bound
 
