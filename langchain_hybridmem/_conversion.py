@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _METADATA = attrgetter("metadata")
-_SHOWN = ("score", "hybridmem", "degraded", "context")
+_SHOWN = ("score", "hybridmem", "degraded")
 """What retrievers add to a result: not part of the memory."""
 
 
