@@ -237,6 +237,10 @@ class SearchView(Protocol):
         """Catch up with the store: the next search sees every write acknowledged before this call."""
         ...
 
+    def next_expiry(self) -> float | None:
+        """The earliest expiry of a memory at the last `refresh`; None: the store has to be asked."""
+        ...
+
     def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
         """The k best hits of one arm, "bm25" or "vector"."""
         ...

@@ -13,12 +13,13 @@ from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
 from hybridmem.indexes.graph.activation import Mentions
 
-__all__ = ["baseline_of", "candidates"]
+__all__ = ["SAMPLE", "WINDOW", "baseline_of", "candidates"]
 
-_SAMPLE = 128
+SAMPLE = 128
+"""The memories whose cosines give the baseline of the vector arm."""
 MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
-_WINDOW = 2
+WINDOW = 2
 """A window has this many turns before and after a memory."""
 
 
@@ -32,8 +33,6 @@ class PoolLexicalIndex(Protocol):
 class PoolThreads(Protocol):
     """The order of memories in threads, and a fixed sample of ids."""
 
-    def __len__(self) -> int: ...
-    def sample(self, size: int, /) -> list[str]: ...
     def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]: ...
 
 
@@ -43,6 +42,7 @@ def candidates(
     entries: PoolThreads,
     query: ArmQuery,
     hits: Mapping[str, Hits],
+    baseline: Mapping[str, float],
     /,
     *,
     seeds: int,
@@ -51,9 +51,9 @@ def candidates(
 ) -> Candidates:
     """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
 
-    With `mentions`, the memories that the best `MENTIONING` hits mention by name belong to the pool, too.
+    `baseline`: each arm's score of an unrelated memory. With `mentions`, the memories that the best `MENTIONING` hits
+    mention by name belong to the pool, too.
     """
-    baseline = {arm: 0.0 if arm == "bm25" else baseline_of(vectors, entries, query.vector) for arm in hits}
 
     def scored(arm: str, ids: Sequence[str]) -> list[float]:
         if arm == "bm25":
@@ -80,7 +80,7 @@ def candidates(
         for source, target, weight, name in links
         if target in position
     ]
-    around = entries.around(ids, _WINDOW)
+    around = entries.around(ids, WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
     if all(alone):
         return Candidates(ids, scores, baseline, mentions=mentioned)
@@ -91,12 +91,12 @@ def candidates(
     return Candidates(ids, scores, baseline, window, previous, mentioned)
 
 
-def baseline_of(vectors: Any, entries: PoolThreads, vector: Any, /) -> float:
+def baseline_of(vectors: Any, entries: Any, vector: Any, /) -> float:
     """The cosine of an unrelated memory: mean − standard deviation over the sample of the view's vectors."""
-    sample = [score for score in vectors.score(vector, entries.sample(_SAMPLE)) if score is not None]
-    if len(sample) < min(_SAMPLE, len(vectors)):  # memories without a vector are left out of the sample
+    sample = [score for score in vectors.score(vector, entries.sample(SAMPLE)) if score is not None]
+    if len(sample) < min(SAMPLE, len(vectors)):  # memories without a vector are left out of the sample
         scores = vectors.score(vector, entries.sample(len(entries)))
-        sample = [score for score in scores if score is not None][:_SAMPLE]
+        sample = [score for score in scores if score is not None][:SAMPLE]
     return float(np.mean(sample) - np.std(sample)) if sample else 0.0
 
 

@@ -25,7 +25,7 @@ from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.candidates import candidates
+from hybridmem.indexes.candidates import baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
@@ -98,6 +98,10 @@ class LocalView:
                 return
             self._catch_up(self._open() if self._applied < 0 else self._applied)
             self._applied = newest
+
+    def next_expiry(self) -> float | None:
+        """None: the store has to be asked."""
+        return None
 
     def _open(self) -> int:
         """Load the saved snapshots; return the seq after which changes must still be applied.
@@ -356,8 +360,11 @@ class LocalView:
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         mentions = self.mentions if self.has_names() else None
+        baseline = dict.fromkeys(hits, 0.0)
+        if "vector" in hits:
+            baseline["vector"] = baseline_of(self._vector, self._entries, query.vector)
         return candidates(
-            self.bm25, self._vector, self._entries, query, hits, seeds=seeds, hops=hops, mentions=mentions
+            self.bm25, self._vector, self._entries, query, hits, baseline, seeds=seeds, hops=hops, mentions=mentions
         )
 
     def has_names(self) -> bool:

@@ -105,8 +105,10 @@ class Engine:
     def search_view(self, view: View) -> SearchView:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
         if view.as_of is None:
-            self.expiry.apply(view.namespace)
-            return self._refreshed(self._views, view, view)
+            found = self._refreshed(self._views, view, view)
+            if self.expiry.apply(view.namespace, found.next_expiry()):
+                found.refresh()
+            return found
         return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
 
     def _refreshed(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:

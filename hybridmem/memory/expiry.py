@@ -48,18 +48,26 @@ class Expiry:
         self._checks: dict[str, _Check] = {}
         self._lock = guard(threading.Lock())
 
-    def apply(self, namespace: str, /) -> None:
-        """Delete what has expired in a namespace; a store that cannot be written to keeps it until it can."""
-        now, seq = self._clock(), self._store.last_seq()
+    def apply(self, namespace: str, earliest: float | None = None, /) -> bool:
+        """Delete what has expired in a namespace; returns whether anything had.
+
+        `earliest` is the earliest expiry, if it is known. A store that cannot be written to keeps what has expired.
+        """
+        now = self._clock()
+        if (self._earliest(namespace) if earliest is None else earliest) > now:
+            return False
+        try:
+            return self._store.expire(now=now, namespace=namespace) > 0
+        except StoreError as error:
+            log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
+            return False
+
+    def _earliest(self, namespace: str) -> float:
+        seq = self._store.last_seq()
         check = self._checks.get(namespace)
         if check is None or check.seq != seq:
             earliest = self._store.next_expiry(namespace=namespace)
             check = _Check(seq, math.inf if earliest is None else earliest)
             with self._lock:
                 self._checks[namespace] = check
-        if check.earliest > now:
-            return
-        try:
-            self._store.expire(now=now, namespace=namespace)
-        except StoreError as error:
-            log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
+        return check.earliest
