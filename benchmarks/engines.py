@@ -1,10 +1,13 @@
 """hybridmem against the embedded engines that a developer would pick instead, over the same texts and vectors.
 
-Each engine runs in a process of its own. Questions alternate between the engines, one by one. Every engine fuses words
-and vectors: hybridmem by its default recipe, the others by reciprocal rank fusion (c = 60) of their best 50 of each.
-The question's embedding is given to all of them, so that only the engines are measured. Seconds are wall-clock time.
+Each engine runs in a process of its own. Questions alternate between the engines of a run, one by one. Every engine
+fuses words and vectors: hybridmem by its default recipe, the others by reciprocal rank fusion (c = 60) of their best 50
+of each. The question's embedding is given to all of them, so that only the engines are measured. Seconds are wall-clock
+time.
 
     python benchmarks/engines.py --sizes 10000 100000 --write      (dependency group `engines`)
+
+A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured.
 """
 
 from __future__ import annotations
@@ -225,8 +228,8 @@ class LanceDB:
             self.table.create_index(metric="cosine", vector_column_name="vector", index_type="IVF_HNSW_SQ")
 
     def search(self, text: str, vector: np.ndarray) -> list[str]:
-        near = self.table.search(vector).distance_type("cosine").select(["id"]).limit(DEPTH).to_arrow()
-        words = self.table.search(text, query_type="fts").select(["id"]).limit(DEPTH).to_arrow()
+        near = self.table.search(vector).distance_type("cosine").select(["id", "_distance"]).limit(DEPTH).to_arrow()
+        words = self.table.search(text, query_type="fts").select(["id", "_score"]).limit(DEPTH).to_arrow()
         return rrf(words["id"].to_pylist(), near["id"].to_pylist())
 
     def add(self, id_: str, text: str, vector: np.ndarray) -> None:
@@ -451,7 +454,10 @@ def measure(size: int, seed: int, names: Sequence[str]) -> dict[str, dict[str, f
         folders = {name: root / f"engine{i}" for i, name in enumerate(names)}
 
         def started() -> dict[str, Process]:
-            return {name: Process(name, folders[name], root) for name in names}
+            processes = {name: Process(name, folders[name], root) for name in names}
+            for process in processes.values():
+                process.ask("memory")  # its imports are done: nothing else runs while an engine is measured
+            return processes
 
         for name in names:
             folders[name].mkdir()
@@ -522,7 +528,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--only", nargs="*", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--figures", type=Path, help="a JSON file to which the figures are added")
+    parser.add_argument("--write", action="store_true", help="write the page, with all figures of the file")
     parser.add_argument("--worker")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--data", type=Path)
@@ -530,7 +537,13 @@ def main() -> None:
     if args.worker:
         worker(args.worker, args.folder, args.data)
         return
-    figures = {size: measure(size, args.seed, args.only) for size in args.sizes}
+    known = json.loads(args.figures.read_text()) if args.figures is not None and args.figures.exists() else {}
+    figures = {int(size): rows for size, rows in known.items()}
+    for size in args.sizes:
+        figures[size] = figures.get(size, {}) | measure(size, args.seed, args.only)
+        figures[size] = {name: figures[size][name] for name in ENGINES if name in figures[size]}
+        if args.figures is not None:
+            args.figures.write_text(json.dumps(figures))
     parts = [__doc__.split("\n\n")[1].replace("\n", " ")]
     for size, rows in figures.items():
         header = [f"{size:,} texts", *rows]

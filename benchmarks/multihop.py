@@ -1,10 +1,16 @@
 """Questions that need several passages: `python -m benchmarks.multihop [--data ../shared/data] [--part PART …]`.
 
 Parts: `defaults` (HybridMemory at its defaults against its arms and without mentions), `decision` (the alternatives of
-decision 9), `spot` (entities spotted in every text, on every set).
+decision 9), `spot` (entities spotted in every text, on every set), `peer` (GraphRetriever against
+langchain-graph-retriever over the same metadata), `cost` (100,000 titled texts; on a quiet machine).
 """
 
 import argparse
+import itertools
+import random
+import statistics
+import time
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,19 +19,24 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from graph_retriever.strategies import Eager, Mmr
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_graph_retriever import GraphRetriever as Peer
 
 from benchmarks.quality.sets import Part, load_part, load_sets
 from hybridmem.core.types import Memory
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System, evaluate
 from hybridmem.evaluation.report import Report
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import RECIPES
+from hybridmem.fusion.recipe import RECIPES, Fusion
 from hybridmem.fusion.stages import evidence
 from hybridmem.indexes import candidates
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.graph.names import Names
 from hybridmem.memory.memory import HybridMemory
+from langchain_hybridmem import BM25Retriever, FusionRetriever, GraphRetriever
 
 ROOT = Path(__file__).parents[1]
 KS = (2, 5, 10)
@@ -184,19 +195,156 @@ def _deep(memory: HybridMemory) -> Callable[[Case, int], list[str]]:
     return lambda case, k: [result.id for result in memory.search(case.query, k=k)]
 
 
+# --- the same metadata edges in langchain-graph-retriever
+
+EDGES = [("mentions", "title")]
+
+
+class Stored(Embeddings):
+    """The stored vectors of texts."""
+
+    def __init__(self, vectors: Mapping[str, np.ndarray]) -> None:
+        self.vectors = vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.vectors[text].tolist()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return list(map(self.embed_query, texts))
+
+
+def peer(part: Part) -> Report:
+    """Both GraphRetrievers over one vector store in memory; the titles that a passage mentions are in its metadata."""
+    titles = {memory.id: memory.title for memory in part.memories}
+    mentions = {key: sorted({titles[one] for one in found}) for key, found in mention_links(part.memories).items()}
+    documents = [
+        Document(memory.embedded, id=memory.id, metadata={"title": memory.title, "mentions": mentions[memory.id]})
+        for memory in part.memories
+    ]
+    store = InMemoryVectorStore(Stored(part.vectors))
+    store.add_documents(documents)
+    k, search = max(KS), store.as_retriever(search_kwargs={"k": max(KS)})
+    fusion = FusionRetriever(retrievers=[BM25Retriever.from_documents(documents, k=40), search])
+    plain: Any = {"k": k, "edges": EDGES, "title_key": "none"}
+    systems: dict[str, Any] = {
+        "GraphRetriever.from_store": GraphRetriever.from_store(store, **plain),
+        "GraphRetriever.from_store, 4 seeds": GraphRetriever.from_store(store, seeds=4, **plain),
+        "GraphRetriever.from_store, 8 seeds, seed_scale range": GraphRetriever.from_store(
+            store, seeds=8, seed_scale="range", **plain
+        ),
+        "GraphRetriever.from_documents, seeds by the store": GraphRetriever.from_documents(
+            documents, seed=search, **plain
+        ),
+        "GraphRetriever.from_documents, seeds by BM25": GraphRetriever.from_documents(documents, **plain),
+        "GraphRetriever.from_documents, seeds by FusionRetriever": GraphRetriever.from_documents(
+            documents, seed=fusion, **plain
+        ),
+        "the vector search alone": search,
+        "langchain-graph-retriever, defaults": Peer(store=store, edges=EDGES, strategy=Eager(select_k=k)),
+    }
+    for start, depth in itertools.product((2, 3, 5, 8), (1, 2)):
+        strategy = Eager(select_k=k, start_k=start, max_depth=depth)
+        systems[f"langchain-graph-retriever, Eager, start {start}, depth {depth}"] = Peer(
+            store=store, edges=EDGES, strategy=strategy
+        )
+    for start in (4, 10):
+        systems[f"langchain-graph-retriever, Mmr, start {start}"] = Peer(
+            store=store, edges=EDGES, strategy=Mmr(select_k=k, start_k=start)
+        )
+    return evaluate(systems, part.cases, ks=KS, baseline="GraphRetriever.from_store")
+
+
+# --- cost at 100,000 titled texts
+
+
+DIMENSION = 384
+
+
+def titled(count: int, rng: random.Random) -> list[Memory]:
+    """Texts of 40 words with titles of two words. Each mentions two titles at random, and all mention the first one."""
+    words = [f"word{n}" for n in range(30_000)]
+    filler = rng.choices(words, [1 / (n + 10) for n in range(len(words))], k=40 * count)
+    titles = [f"First{n % 1000} Last{n // 1000}x{n % 97}" for n in range(count)]
+
+    def text(n: int) -> str:
+        one, other = titles[rng.randrange(count)], titles[rng.randrange(count)]
+        return f"{' '.join(filler[40 * n : 40 * n + 40])} {one} and {other} of {titles[0]}"
+
+    return [Memory(text(n), id=f"m{n}", title=titles[n]) for n in range(count)]
+
+
+def cost(count: int) -> list[str]:
+    """CPU of indexing, searching and seeing an add, with and without mentions, and the bytes of a name and a link."""
+    memories = titled(count, random.Random(7))
+    questions = [" ".join(memory.text.split()[place : place + 6]) for memory in memories[:50] for place in (0, 20, 40)]
+    draw, times = np.random.default_rng(7).standard_normal, {}
+    for mentions in (1.0, 0.0):
+        with HybridMemory(
+            embedder=lambda texts: draw((len(texts), DIMENSION), np.float32), graph=GraphSettings(mentions=mentions)
+        ) as memory:
+            begun = time.process_time()
+            memory.add_many(memories)
+            loaded = time.process_time() - begun
+            memory.search("word1")
+            first, again = ([_seconds(memory.search, query) for query in questions] for _ in range(2))
+            seen = [_seconds(_add_and_search, memory, memories[n].title, n) for n in range(30)]
+            times[mentions] = loaded, *(1000 * statistics.median(found) for found in (first, again, seen))
+    labels = (
+        "add_many, s",
+        "a search, ms",
+        "the same search again, ms",
+        "an add, followed by a search, ms",
+    )
+    rows = [
+        f"| {label} | {one:.2f} | {other:.2f} | {one / other:.2f} |"
+        for label, one, other in zip(labels, times[1.0], times[0.0], strict=True)
+    ]
+    tracemalloc.start()
+    names = Names()
+    for memory in memories:
+        names.put(memory.id, memory)
+    size = tracemalloc.get_traced_memory()[0] / len(names)
+    tracemalloc.stop()
+    links = sum(len(names.mentions(memory.id, memory.text)) for memory in memories[:1000]) / 1000
+    rows.append(f"| bytes for each name | {size:.0f} | | |")
+    rows.append(f"| bytes for each link, at {links:.1f} links a text | {size / links:.0f} | | |")
+    return rows
+
+
+def _add_and_search(memory: HybridMemory, title: str, n: int) -> None:
+    """Add a text with a title, and search with the question that its mention answers."""
+    memory.add(f"fresh{n} about {title}", id=f"new{n}", title=f"Fresh Title{n}")
+    memory.search_arm("graph", f"fresh{n}", k=3)
+
+
+def _seconds(call: Callable[..., Any], *given: Any) -> float:
+    begun = time.process_time()
+    call(*given)
+    return time.process_time() - begun
+
+
 def main() -> None:
     """Measure the chosen parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--part", nargs="*", default=["defaults", "decision", "spot"])
+    parser.add_argument("--part", nargs="*", default=["defaults", "decision", "spot", "peer"])
+    parser.add_argument("--count", type=int, default=100_000, help="texts of the part `cost`")
     parser.add_argument("--only", nargs="*", help="names of sets")
     args = parser.parse_args()
-    for name, folder in SETS.items():
+    if "cost" in args.part:
+        print("--- 100,000 titled texts: CPU with mentions | without | ratio")
+        print("\n".join(cost(args.count)), flush=True)
+    for name, folder in SETS.items() if {"defaults", "decision", "peer"} & set(args.part) else ():
         part = load_part(args.data / folder, threads=False)
         for kind, measure in (("defaults", defaults), ("decision", decision)):
             if kind in args.part:
                 print(f"--- {name}, {kind}: recall@2 / @5 / @10; gain of the defaults, 95 % paired bootstrap intervals")
                 print("\n".join(rows_of(measure(part))), flush=True)
+        if "peer" in args.part:
+            report = peer(part)
+            print(f"--- {name}: recall@2 / @5 / @10 | gain of GraphRetriever.from_store | median ms")
+            for row, run in zip(rows_of(report), report.runs, strict=True):
+                print(f"{row} {1000 * report.latency(run.name)[0]:.2f} |", flush=True)
     if "spot" in args.part:
         print("--- entities: own | spotted | gain with its 95 % paired bootstrap interval")
         for name, load in load_sets(args.data).items():

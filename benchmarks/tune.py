@@ -23,7 +23,7 @@ from benchmarks.quality.sets import TUNED_ON, Part, load_part
 from hybridmem.evaluation.recording import curve_recorder, memory_curve
 from hybridmem.evaluation.tuning.search import Search
 from hybridmem.evaluation.tuning.tune import CURVES, DEPTH, tune
-from hybridmem.fusion.recipes import RECIPES
+from hybridmem.fusion.recipe import RECIPES
 
 ROUNDS = 3
 

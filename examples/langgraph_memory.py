@@ -42,7 +42,7 @@ class User:
 
 
 @tool
-def note_preference(topic: str, preference: str, runtime: ToolRuntime[User]) -> str:
+def note_preference(topic: str, preference: str, runtime: ToolRuntime[User, Any]) -> str:
     """Write down what the user prefers."""
     assert runtime.store is not None
     runtime.store.put(("preferences", runtime.context.user_id), topic, {"text": preference})

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridmem.core.types import ArmList, Edge, Memory, Ranking
     from hybridmem.fusion.explain import Explanation, Receipt
-    from hybridmem.fusion.recipe import Fusion, weighted_rrf
-    from hybridmem.fusion.recipes import load_recipe, save_recipe
+    from hybridmem.fusion.recipe import Fusion, load_recipe, save_recipe, weighted_rrf
     from hybridmem.fusion.stages import (
         Competition,
         Conflicts,
@@ -58,8 +57,8 @@ _HOME = {
     "Result": "memory.results",
     "SourceDedup": "fusion.stages",
     "Spread": "fusion.stages",
-    "load_recipe": "fusion.recipes",
-    "save_recipe": "fusion.recipes",
+    "load_recipe": "fusion.recipe",
+    "save_recipe": "fusion.recipe",
     "weighted_rrf": "fusion.recipe",
 }
 

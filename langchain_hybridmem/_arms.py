@@ -21,11 +21,10 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from hybridmem.core.fanout import Latency, in_thread
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
-from langchain_hybridmem._conversion import with_metadata
-from langchain_hybridmem._filters import check_of, joined, store_filter
-from langchain_hybridmem._scores import Scored, asimilarities, similarities
+from langchain_hybridmem._conversion import ScoredDocuments, with_metadata
+from langchain_hybridmem._vectorstores import asimilarities, check_of, joined, similarities, store_filter
 
-__all__ = ["Arm", "ArmQuery", "RunnableCall", "ScoredDocuments", "arms_of", "documents_of"]
+__all__ = ["Arm", "ArmQuery", "RunnableCall", "arms_of", "documents_of"]
 
 _KEYWORDS = frozenset({"k", "filter", "with_scores", "as_of", "namespace", "min_confidence"})
 _OURS = "langchain_hybridmem"
@@ -42,30 +41,6 @@ class ArmQuery(NamedTuple):
     """`as_of`, `namespace`, `min_confidence`: every arm must understand them."""
     search_kwargs: Mapping[str, Any] = {}
     """This arm's own keywords, passed on as they are."""
-
-
-class ScoredDocuments(list[Document]):
-    """A list of documents with their raw scores beside them, so that the documents' metadata stays as it is."""
-
-    __slots__ = ("notes", "scores")
-
-    def __init__(
-        self,
-        documents: Iterable[Document] = (),
-        scores: Sequence[float | None] = (),
-        notes: Callable[[], Sequence[str]] | None = None,
-    ) -> None:
-        super().__init__(documents)
-        self.scores: list[float] | None = None if None in scores else cast("list[float]", list(scores))
-        self.notes = notes
-
-    @classmethod
-    def of(cls, scored: Scored, /) -> ScoredDocuments:
-        """The same for pairs of document and score."""
-        return cls([document for document, _ in scored], [score for _, score in scored])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ScoredDocuments, (list(self), self.scores if self.scores is not None else [None])
 
 
 # --- retrievers that stand in for others

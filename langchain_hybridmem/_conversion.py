@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from hybridmem.core.fanout import in_thread
-from hybridmem.core.times import as_datetime, epoch, iso
+from hybridmem.core.inputs import from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.stages.top import Scorer, scores_of_order
-from langchain_hybridmem._types import HybridMemory, IdKey
+from langchain_hybridmem._settings import HybridMemory, IdKey
 
 __all__ = [
     "DocumentReader",
     "IdKey",
+    "ScoredDocuments",
     "aadd_documents",
     "add_documents",
     "as_scorer",
@@ -29,8 +28,7 @@ __all__ = [
 ]
 
 _METADATA = attrgetter("metadata")
-_FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
-_SHOWN = ("score", "hybridmem", "degraded")
+_SHOWN = ("score", "hybridmem", "degraded", "context")
 """What retrievers add to a result: not part of the memory."""
 
 
@@ -127,32 +125,48 @@ def with_metadata(document: Document, metadata: dict[str, Any], /, *, id: str | 
     return document.model_copy(update={"metadata": metadata})
 
 
+class ScoredDocuments(list[Document]):
+    """A list of documents with their raw scores beside them, so that the documents' metadata stays as it is."""
+
+    __slots__ = ("notes", "scores")
+
+    def __init__(
+        self,
+        documents: Iterable[Document] = (),
+        scores: Sequence[float | None] = (),
+        notes: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__(documents)
+        self.scores: list[float] | None = None if None in scores else cast("list[float]", list(scores))
+        self.notes = notes
+
+    @classmethod
+    def of(cls, scored: Sequence[tuple[Document, float | None]], /, *, marked: bool = False) -> ScoredDocuments:
+        """The same for pairs of document and score; `marked`: copies with the score in `metadata["score"]`."""
+        documents = [document for document, _ in scored]
+        if marked:
+            documents = [
+                document if score is None else with_metadata(document, {**document.metadata, "score": score})
+                for document, score in scored
+            ]
+        return cls(documents, [score for _, score in scored])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScoredDocuments, (list(self), self.scores if self.scores is not None else [None])
+
+
 def to_document(memory: Memory, /, **more: Any) -> Document:
     """A memory as a document: its fields that say something are metadata, times as ISO-8601 text in UTC.
 
     >>> to_document(Memory("Ana moved to Lisbon", id="m1", tags=("home",))).metadata
     {'tags': ['home']}
     """
-    metadata: dict[str, Any] = dict(memory.metadata)
-    for name, default in _FIELDS.items():
-        value = getattr(memory, name)
-        if value != default:
-            metadata[name] = _plain(value)
-    metadata.update(more)
-    return Document(page_content=memory.text, id=memory.id or None, metadata=metadata)
+    return Document(page_content=memory.text, id=memory.id or None, metadata={**to_metadata(memory), **more})
 
 
 def to_memory(document: Document, /) -> Memory:
     """A document as a memory: metadata named like a memory's field becomes that field, the rest stays metadata."""
-    given = {name: value for name, value in document.metadata.items() if name in _FIELDS and value is not None}
-    rest = {name: value for name, value in document.metadata.items() if name not in given and name not in _SHOWN}
-    for name in ("tags", "entities"):
-        if name in given:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    for name in ("created_at", "updated_at", "last_accessed", "event_at", "expires_at"):
-        if name in given:
-            given[name] = as_datetime(given[name])
-    return Memory(document.page_content, id=document.id or "", metadata=rest, **given)
+    return from_metadata(document.page_content, document.id or "", document.metadata, without=_SHOWN)
 
 
 def add_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
@@ -166,13 +180,6 @@ def add_documents(memory: HybridMemory, documents: Iterable[Document], /) -> lis
 async def aadd_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
     """The same without blocking the event loop."""
     return await in_thread(lambda: add_documents(memory, documents))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        seconds = epoch(value)
-        return None if seconds is None else iso(seconds)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def as_scorer(reranker: BaseDocumentCompressor | Scorer, /) -> Scorer:

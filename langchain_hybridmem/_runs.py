@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from langchain_core.callbacks import (
@@ -15,8 +15,13 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
+from typing_extensions import Unpack
 
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Steps, adrive, drive, in_thread
+from langchain_hybridmem._settings import FilterOption, TimeOption
+
+if TYPE_CHECKING:
+    from langchain_hybridmem._settings import BM25Call
 
 __all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config"]
 
@@ -94,10 +99,40 @@ def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm:
 
 
 class SearchRetriever(BaseRetriever):
-    """A retriever with a sync and an async search. A subclass that overrides only the sync search gets it in both.
+    """A retriever with a search of its own, in steps that sync and async code share.
 
-    Otherwise code such as a per-user filter in `_get_relevant_documents` would not run in async programs.
+    A subclass that overrides only the sync search gets it in both: otherwise code such as a per-user filter in
+    `_get_relevant_documents` would not run in async programs.
     """
+
+    if TYPE_CHECKING:  # type checkers read the keywords of one call
+
+        def invoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
+        ) -> list[Document]:
+            """The documents for a query, best first."""
+            ...
+
+        async def ainvoke(  # type: ignore[override]
+            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
+        ) -> list[Document]:
+            """The same, without blocking the event loop."""
+            ...
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
+        k: int | None = None,
+        filter: FilterOption | None = None,
+        with_scores: bool | None = None,
+        as_of: TimeOption = None,
+        namespace: str | None = None,
+        **more: Any,
+    ) -> list[Document]:
+        given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
+        return drive(self._found(query, {**more, **given}))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
@@ -109,8 +144,15 @@ class SearchRetriever(BaseRetriever):
         return await in_thread(lambda: self._get_relevant_documents(query, **kwargs))
 
     async def _asearch(
-        self, query: str, run_manager: AsyncCallbackManagerForRetrieverRun | None, **kwargs: Any
+        self,
+        query: str,
+        run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
+        **given: Any,
     ) -> list[Document]:
+        return await adrive(self._found(query, given))
+
+    def _found(self, query: str, given: Mapping[str, Any]) -> Steps[list[Document]]:
+        """The documents for a query, with the settings given to this call."""
         raise NotImplementedError
 
 

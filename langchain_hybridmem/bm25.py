@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableConfig
 from pydantic import ConfigDict, Field
 from typing_extensions import Unpack
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.bm25.documents import WEIGHTS
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
-from hybridmem.retrievers.lexical import Engine, LexicalCorpus, LexicalHit, LexicalSettings
-from langchain_hybridmem._arms import ScoredDocuments
-from langchain_hybridmem._conversion import to_document, with_metadata
-from langchain_hybridmem._filters import check_of
+from hybridmem.retrievers.arms import memory_hits
+from hybridmem.retrievers.lexical import Engine, LexicalCorpus, LexicalHit, LexicalSettings, check_fields, fields_of
+from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
-from langchain_hybridmem._settings import Built, call_settings, clear_errors, documents_of_texts
-from langchain_hybridmem._types import FilterOption, HybridMemory, TimeOption
+from langchain_hybridmem._settings import (
+    Built,
+    FilterOption,
+    HybridMemory,
+    TimeOption,
+    call_settings,
+    clear_errors,
+    documents_of_texts,
+)
+from langchain_hybridmem._vectorstores import check_of
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._keywords import BM25Call, BM25Settings, MemoryBM25Settings
+    from langchain_hybridmem._settings import BM25Settings, MemoryBM25Settings
 
 __all__ = ["BM25Retriever", "CorpusScores"]
 
 Self = TypeVar("Self", bound="BM25Retriever")
 _CALL = ("k", "filter", "with_scores", "as_of", "namespace")
-_MEMORY_ONLY = ("as_of", "namespace")
 _LEXICAL = {
     "engine": "engine",
     "k1": "k1",
@@ -95,21 +99,7 @@ class BM25Retriever(SearchRetriever):
     built: Built | None = Field(default=None, repr=False, exclude=True)
     """The index over `documents`, for a retriever that is made from this one's fields."""
 
-    if TYPE_CHECKING:  # type checkers read the fields above, and the keywords of one call
-
-        def invoke(  # type: ignore[override]
-            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
-        ) -> list[Document]:
-            """The documents for a query, best first."""
-            ...
-
-        async def ainvoke(  # type: ignore[override]
-            self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[BM25Call]
-        ) -> list[Document]:
-            """The same, without blocking the event loop."""
-            ...
-
-    else:
+    if not TYPE_CHECKING:  # type checkers read the fields above
 
         def __init__(self, **settings: Any) -> None:
             """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
@@ -226,56 +216,27 @@ class BM25Retriever(SearchRetriever):
         return corpus
 
     def _rows(self, documents: Sequence[Document]) -> list[tuple[str | None, dict[str, str], Document]]:
-        return [(document.id, self._fields_of(document), document) for document in documents]
-
-    def _fields_of(self, document: Document) -> dict[str, str]:
-        texts = {"text": document.page_content}
-        for field, name in self.fields.items():
-            value = document.metadata.get(name)
-            if value is not None:
-                texts[field] = " ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
-        return texts
+        return [
+            (document.id, fields_of(document.page_content, document.metadata, self.fields), document)
+            for document in documents
+        ]
 
     # --- search
 
-    def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
-        k: int | None = None,
-        filter: FilterOption | None = None,
-        with_scores: bool | None = None,
-        as_of: TimeOption = None,
-        namespace: str | None = None,
-        **unknown: Any,
-    ) -> list[Document]:
-        given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
-        call = self._call({**unknown, **given})
-        if self.memory is not None:
-            return _memory_documents(self.memory.search_arm("bm25", query, **_memory_settings(call)), call)
-        if self.built is None:
-            raise ConfigError("this BM25Retriever has neither documents nor a memory")
-        return _documents(self.built.index.search(query, k=call["k"], check=_check(call)), call)
-
-    async def _asearch(
-        self,
-        query: str,
-        run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
-        **given: Any,
-    ) -> list[Document]:
-        call = self._call(given)
-        if self.memory is not None:
-            results = await self.memory.asearch_arm("bm25", query, **_memory_settings(call))
-            return _memory_documents(results, call)
-        if self.built is None:
-            raise ConfigError("this BM25Retriever has neither documents nor a memory")
-        return _documents(await self.built.index.asearch(query, k=call["k"], check=_check(call)), call)
-
-    def _call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _found(self, query: str, given: Mapping[str, Any]) -> Steps[list[Document]]:
         call = call_settings(self, _CALL, given)
-        call["k"] = validation.k(_coerced(call["k"]))
-        return call
+        k = validation.k(_coerced(call["k"]))
+        if self.memory is not None:
+            wanted = {"k": k, **{name: call[name] for name in ("filter", "as_of", "namespace")}}
+            results = yield from memory_hits(self.memory, "bm25", query, wanted)
+            scored = [(to_document(result.memory), result.score) for result in results]
+        elif self.built is None:
+            raise ConfigError("this BM25Retriever has neither documents nor a memory")
+        else:
+            index, check = self.built.index, None if call["filter"] is None else check_of(call["filter"])
+            search, asearch = (partial(one, query, k=k, check=check) for one in (index.search, index.asearch))
+            scored = yield from one_job(Job("bm25", search, asearch))
+        return ScoredDocuments.of(scored, marked=call["with_scores"])
 
 
 class CorpusScores:
@@ -345,29 +306,6 @@ def _coerced(k: Any) -> Any:
     return k.item() if isinstance(k, np.generic) else k
 
 
-def _memory_settings(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a call that a memory's arm takes."""
-    return {name: call[name] for name in ("k", "filter", *_MEMORY_ONLY) if call[name] is not None}
-
-
-def _check(call: Mapping[str, Any]) -> Callable[[Document], bool] | None:
-    return None if call["filter"] is None else check_of(call["filter"])
-
-
-def _documents(hits: Sequence[LexicalHit], call: Mapping[str, Any]) -> list[Document]:
-    documents = [hit.item for hit in hits]
-    if call["with_scores"]:
-        documents = [with_metadata(hit.item, {**hit.item.metadata, "score": hit.score}) for hit in hits]
-    return ScoredDocuments(documents, [hit.score for hit in hits])
-
-
-def _memory_documents(results: Sequence[Any], call: Mapping[str, Any]) -> list[Document]:
-    documents = [
-        to_document(result.memory, **({"score": result.score} if call["with_scores"] else {})) for result in results
-    ]
-    return ScoredDocuments(documents, [result.score for result in results])
-
-
 def _plain(document: Document) -> dict[str, Any]:
     return {"text": document.page_content, "metadata": document.metadata, "id": document.id}
 
@@ -385,9 +323,7 @@ def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
             raise ConfigError(f"{own[0]} does not go with a memory, which has a lexical index of its own")
     if "k" in settings:
         validation.k(settings["k"])
-    for field in settings.get("fields") or ():
-        if field not in WEIGHTS or field == "text":
-            raise ConfigError(f"fields names {field!r}; allowed: title, tags, predicate")
+    check_fields(settings.get("fields"))
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
     terms = given.pop("preprocess_func", None)

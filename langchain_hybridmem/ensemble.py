@@ -21,12 +21,11 @@ from hybridmem.errors import ConfigError
 from langchain_hybridmem._arms import ArmQuery, RunnableCall, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
-from langchain_hybridmem._settings import check_k, check_query
-from langchain_hybridmem._types import FilterOption
+from langchain_hybridmem._settings import FilterOption, check_k, check_query
 
 if TYPE_CHECKING:
     from hybridmem.retrievers.arms import ArmHits
-    from langchain_hybridmem._keywords import EnsembleCall
+    from langchain_hybridmem._settings import EnsembleCall
 
 __all__ = ["EnsembleRetriever"]
 

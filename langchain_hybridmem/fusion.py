@@ -22,11 +22,17 @@ from hybridmem.fusion.recipe import Fusion
 from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
-from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
-from langchain_hybridmem._conversion import DocumentReader, add_documents, as_scorer, to_document, with_metadata
+from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
+from langchain_hybridmem._conversion import (
+    DocumentReader,
+    ScoredDocuments,
+    add_documents,
+    as_scorer,
+    to_document,
+    with_metadata,
+)
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
-from langchain_hybridmem._settings import check_k, check_query, clear_errors, refuse_unknown
-from langchain_hybridmem._types import (
+from langchain_hybridmem._settings import (
     ClockOption,
     DedupOption,
     FilterOption,
@@ -36,10 +42,14 @@ from langchain_hybridmem._types import (
     IdKey,
     RecipeOption,
     TimeOption,
+    check_k,
+    check_query,
+    clear_errors,
+    refuse_unknown,
 )
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._keywords import FusionCall, MemoryFusionSettings
+    from langchain_hybridmem._settings import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusionRetriever"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,38 +15,50 @@ from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
-from hybridmem.core.types import Memory
+from hybridmem.core.types import Direction
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.graph.index import GraphSettings as _GraphSettings
-from hybridmem.indexes.graph.index import ids_in
 from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
+    MAX_FETCHED,
     TITLE_KEYS,
     GraphCorpus,
     GraphHit,
     GraphItem,
     GraphQuery,
-    aliases_in,
+    MetadataKeys,
+    SeedScale,
+    check_sources,
     search_corpus,
     search_memory,
     search_store,
+    seed_job,
     seed_scores,
-    title_in,
 )
-from langchain_hybridmem._arms import Arm, ArmQuery, ScoredDocuments, arms_of
-from langchain_hybridmem._conversion import DocumentReader, to_document, to_memory, with_metadata
-from langchain_hybridmem._filters import check_of
+from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
+from langchain_hybridmem._conversion import DocumentReader, ScoredDocuments, to_document, to_memory, with_metadata
 from langchain_hybridmem._runs import SearchRetriever
-from langchain_hybridmem._settings import Built, call_settings, clear_errors, refuse_unknown
-from langchain_hybridmem._types import FilterOption, GraphSettings, HybridMemory, IdKey, TimeOption
+from langchain_hybridmem._settings import (
+    Built,
+    FilterOption,
+    GraphSettings,
+    HybridMemory,
+    IdKey,
+    TimeOption,
+    call_settings,
+    clear_errors,
+    refuse_unknown,
+)
+from langchain_hybridmem._vectorstores import check_of
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._keywords import GraphCall, GraphRetrieverSettings, MemoryGraphSettings
+    from langchain_hybridmem._settings import GraphCall, GraphRetrieverSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 
 Self = TypeVar("Self", bound="GraphRetriever")
-_CALL = ("k", "filter", "hops", "decay", "with_scores", "as_of", "namespace")
+_MEMORY_CALL = ("k", "filter", "hops", "decay", "direction", "weights", "as_of", "namespace")
+_CALL = (*_MEMORY_CALL, "edges", "with_scores")
+_FETCH = ("get_by_ids", "mget")
 
 
 class GraphRetriever(SearchRetriever):
@@ -59,7 +72,8 @@ class GraphRetriever(SearchRetriever):
     ['Where did Ana go?', 'To the sea.']
 
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
-    `k`, `filter`, `hops`, `decay` and `with_scores` can be set here and again in `invoke(query, …)`.
+    `k`, `filter`, `hops`, `decay`, `direction`, `weights`, `edges` and `with_scores` can be set here and again in
+    `invoke(query, …)`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -74,12 +88,22 @@ class GraphRetriever(SearchRetriever):
     """The retriever whose hits are the seeds; None: BM25 over the documents."""
     seeds: int | None = None
     """How many of its hits to start from; None: 4·k. With fewer seeds, more of the results are related documents."""
+    seed_scale: SeedScale = "max"
+    """"max": the seeds' scores divided by the best one. "range": from 1 for the best to 1 / (n + 1) for the last, which
+    suits cosines, whose values differ little: neighbours of the first seeds then rank above the last seeds."""
     k: int = 4
     filter: FilterOption | None = None
     """`{"lang": "en"}` or a function of the document. A document that does not pass is not a result and passes no
     activation on."""
     hops: int = 2
     decay: float = 0.5
+    direction: Direction | None = None
+    """"forward", "backward" or "both"; None: links and threads both ways, `edges` and mentions forward."""
+    weights: Mapping[str, float] | None = None
+    """Weights of kinds of edges that replace those of `graph`, such as `{"thread": 0.5}`."""
+    edges: SkipValidation[Sequence[tuple[str, str]] | None] = None
+    """Pairs of metadata fields: `("mentions", "title")` links a document to those whose title it lists. "$id" is the
+    document's id. The same definitions as in langchain-graph-retriever."""
     with_scores: bool = False
     """Put the activation into `metadata["score"]` and the path into `metadata["hybridmem"]`."""
     thread_key: str = "thread"
@@ -195,34 +219,11 @@ class GraphRetriever(SearchRetriever):
 
     def _items(self, documents: Sequence[Document]) -> list[GraphItem]:
         """Documents with all fields that the graph and BM25 read."""
-        items = []
-        for key, document in zip(DocumentReader(self.id_key).keys(documents), documents, strict=True):
-            memory, thread = to_memory(document), document.metadata.get(self.thread_key)
-            node = Memory(
-                memory.text,
-                id=key,
-                title=title_in(document.metadata, self.title_key),
-                tags=memory.tags,
-                thread=None if thread is None else str(thread),
-                entities=memory.entities,
-                created_at=memory.created_at,
-                metadata={**self._links(document), **aliases_in(document.metadata)},
-            )
-            items.append(GraphItem(node, document))
-        return items
-
-    def _linked_items(self, documents: Sequence[Document]) -> list[GraphItem]:
-        """Documents with the ids they list: all that a search over a store needs."""
-        keys = DocumentReader(self.id_key).keys(documents)
+        read = MetadataKeys(self.thread_key, self.links_key, self.title_key)
         return [
-            GraphItem(Memory("", id=key, metadata=self._links(document)), document)
-            for key, document in zip(keys, documents, strict=True)
+            read.item(replace(to_memory(document), id=key), document, document.metadata)
+            for key, document in zip(DocumentReader(self.id_key).keys(documents), documents, strict=True)
         ]
-
-    def _links(self, document: Document) -> dict[str, list[str]]:
-        names = [self.links_key] if isinstance(self.links_key, str) else self.links_key
-        links = [one for name in names for one in ids_in(document.metadata.get(name))]
-        return {"links": links} if links else {}
 
     # --- search
 
@@ -235,13 +236,17 @@ class GraphRetriever(SearchRetriever):
         filter: FilterOption | None = None,
         hops: int | None = None,
         decay: float | None = None,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+        edges: Sequence[tuple[str, str]] | None = None,
         with_scores: bool | None = None,
         as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: Any,
     ) -> list[Document]:
-        given = {"k": k, "filter": filter, "hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        call = call_settings(self, _CALL, {**unknown, **given, "with_scores": with_scores})
+        given = {"k": k, "filter": filter, "hops": hops, "decay": decay, "direction": direction, "weights": weights}
+        more = {"edges": edges, "as_of": as_of, "namespace": namespace, "with_scores": with_scores}
+        call = call_settings(self, _CALL, {**unknown, **given, **more})
         steps = self._steps(query, call, {"callbacks": run_manager.get_child("seed")})
         return _documents(drive(steps), with_scores=call["with_scores"])
 
@@ -254,39 +259,39 @@ class GraphRetriever(SearchRetriever):
 
     def _steps(self, query: str, call: dict[str, Any], config: RunnableConfig) -> Steps[list[GraphHit]]:
         if self.memory is not None:
-            settings = {name: call[name] for name in _CALL if name != "with_scores"}
-            return search_memory(self.memory, query, settings, to_document)
+            if call["edges"] is not None:
+                raise ConfigError("edges does not go with a memory: its links, threads and names are the edges")
+            return search_memory(self.memory, query, {name: call[name] for name in _MEMORY_CALL}, to_document)
         check = None if call["filter"] is None else check_of(call["filter"])
-        extent = GraphQuery(call["k"], call["hops"], call["decay"], check, self.seeds)
-        seeds = partial(self._seed_job, query, ArmQuery(extent.depth, call["filter"]), config)
+        more = {name: call[name] for name in ("edges", "direction", "weights")} | {"seed_scale": self.seed_scale}
+        extent = GraphQuery(call["k"], call["hops"], call["decay"], check, self.seeds, **more)
+        wanted = ArmQuery(extent.depth, call["filter"])
+
+        def seeds(arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
+            return seed_job(arm.request(query, wanted, config), extent.depth, read)
+
         if self.built is not None:
             job = None if self._arm is None else seeds(self._arm, self._scores_of)
             return search_corpus(self._corpus(), query, extent, seeds=job)
         if self._arm is None:  # checked in the constructor
             raise ConfigError("a store needs a seed retriever")
-        return search_store(seeds(self._arm, self._first_items), self._fetch, self.graph, extent)
+        find = partial(self._find, query, config)
+        return search_store(seeds(self._arm, self._first_items), self._fetch, self.graph, extent, find=find)
 
-    def _seed_job(
-        self, query: str, wanted: ArmQuery, config: RunnableConfig, arm: Arm, read: Callable[[ArmHits], Any]
-    ) -> Job:
-        """A job that asks the seed retriever and reads its best hits."""
-        request = arm.request(query, wanted, config)
-
-        def best(value: Any) -> Any:
-            hits = request.read(value)
-            scores = None if hits.scores is None else hits.scores[: wanted.k]
-            return read(hits._replace(items=hits.items[: wanted.k], scores=scores))
-
-        async def later() -> Any:
-            return best(await request.acall() if request.acall is not None else await in_thread(request.call))
-
-        return Job("seed", lambda: best(request.call()), later)
+    def _find(self, query: str, config: RunnableConfig, name: str, values: list[Any]) -> Job:
+        """A job that asks a vector store for the documents with one of these values in a metadata field."""
+        if not hasattr(self.store, "as_retriever"):
+            kind = type(self.store).__name__
+            raise ConfigError(f"store is a {kind}: edges to the field {name!r} need a vector store")
+        arm = next(iter(arms_of([self.store.as_retriever()]).values()))
+        request = arm.request(query, ArmQuery(MAX_FETCHED, {name: {"$in": values}}), config)
+        return seed_job(request, MAX_FETCHED, lambda hits: self._items(hits.items))
 
     def _scores_of(self, hits: ArmHits) -> dict[str, float]:
         return seed_scores(DocumentReader(self.id_key).keys(hits.items), hits.scores)
 
     def _first_items(self, hits: ArmHits) -> tuple[list[GraphItem], dict[str, float]]:
-        items = self._linked_items(hits.items)
+        items = self._items(hits.items)
         return items, seed_scores([one.memory.id for one in items], hits.scores)
 
     def _fetch(self, ids: list[str]) -> Job:
@@ -300,7 +305,7 @@ class GraphRetriever(SearchRetriever):
         fetch: Any = later
 
         def items(documents: Sequence[Document | None]) -> list[GraphItem]:
-            return self._linked_items([document for document in documents if document is not None])
+            return self._items([document for document in documents if document is not None])
 
         async def wait() -> list[GraphItem]:
             return items(await fetch(ids))
@@ -334,30 +339,11 @@ def _documents(hits: Sequence[GraphHit], *, with_scores: bool) -> list[Document]
 
 def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
     refuse_unknown(cls, settings)
-    given = [name for name in ("memory", "documents", "store") if settings.get(name) is not None]
-    if not given and settings.get("built") is not None:
-        given = ["documents"]
-    if len(given) != 1:
-        raise ConfigError(
-            f"GraphRetriever got {' and '.join(given) or 'none'}: give exactly one of memory, documents and store"
-        )
-    if given == ["store"]:
-        _check_store(settings["store"], settings.get("seed"))
-    for name in ("seed", "seeds"):
-        if given == ["memory"] and settings.get(name) is not None:
-            raise ConfigError(f"{name} does not go with a memory: it starts from the 4·k best hits of its own BM25")
-    graph = settings.get("graph")
-    if graph is not None and not isinstance(graph, _GraphSettings):
-        raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")
-    chosen = {name: settings[name] for name in ("k", "hops", "decay", "seeds") if name in settings}
-    GraphQuery(**chosen)
+    given = {name: settings.get(name) for name in ("memory", "documents", "store")}
+    if given["documents"] is None:
+        given["documents"] = settings.get("built")
+    check_sources(given, settings, _FETCH)
+    names = ("k", "hops", "decay", "seeds", "seed_scale", "edges", "direction", "weights")
+    GraphQuery(**{name: settings[name] for name in names if name in settings})
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
-
-
-def _check_store(store: Any, seed: Any) -> None:
-    if seed is None:
-        raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=store.as_retriever())")
-    if not (hasattr(store, "get_by_ids") or hasattr(store, "mget") or callable(store)):
-        kind = type(store).__name__
-        raise ConfigError(f"store is a {kind}: it needs get_by_ids or mget, or must be a function of ids")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import RunnableConfig
@@ -16,20 +15,27 @@ from pydantic import ConfigDict, Field
 from typing_extensions import Unpack
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
+from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import as_embedder
+from hybridmem.embedding.sources import EmbeddingOption
 from hybridmem.errors import ConfigError
+from hybridmem.retrievers.arms import memory_hits
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, content_id, open_corpus, search_deeper
-from langchain_hybridmem._arms import ScoredDocuments
-from langchain_hybridmem._conversion import to_document, with_metadata
-from langchain_hybridmem._filters import check_of, store_filter
+from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
-from langchain_hybridmem._scores import asearch_store, search_store
-from langchain_hybridmem._settings import call_settings, clear_errors, documents_of_texts, refuse_unknown
-from langchain_hybridmem._types import FilterOption, HybridMemory, TimeOption
+from langchain_hybridmem._settings import (
+    FilterOption,
+    HybridMemory,
+    TimeOption,
+    call_settings,
+    clear_errors,
+    documents_of_texts,
+    refuse_unknown,
+)
+from langchain_hybridmem._vectorstores import asearch_store, check_of, search_store, store_filter
 
 if TYPE_CHECKING:
-    from langchain_hybridmem._keywords import VectorCall, VectorSettings
+    from langchain_hybridmem._settings import VectorCall, VectorCorpusSettings, VectorSettings
 
 __all__ = ["VectorRetriever"]
 
@@ -103,34 +109,20 @@ class VectorRetriever(SearchRetriever):
     def from_texts(
         cls: type[Self],
         texts: Iterable[str],
-        embedding: Any = "local",
+        embedding: EmbeddingOption = "local",
         metadatas: Iterable[Mapping[str, Any]] | None = None,
         *,
         ids: Iterable[str | None] | None = None,
-        persist_directory: str | PathLike[str] | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        ssl: bool | None = None,
-        collection_name: str | None = None,
-        **settings: Unpack[VectorSettings],
+        **settings: Unpack[VectorCorpusSettings],
     ) -> Self:
         """Over texts, with metadata and ids when given; see `from_documents`."""
-        return cls.from_documents(
-            documents_of_texts(texts, metadatas, ids),
-            embedding,
-            persist_directory=persist_directory,
-            host=host,
-            port=port,
-            ssl=ssl,
-            collection_name=collection_name,
-            **settings,
-        )
+        return cls.from_documents(documents_of_texts(texts, metadatas, ids), embedding, **settings)
 
     @classmethod
     def from_documents(
         cls: type[Self],
         documents: Iterable[Document],
-        embedding: Any = "local",
+        embedding: EmbeddingOption = "local",
         *,
         persist_directory: str | PathLike[str] | None = None,
         host: str | None = None,
@@ -204,50 +196,30 @@ class VectorRetriever(SearchRetriever):
         params["ls_vector_store_provider"] = type(inner).__name__
         return params
 
-    def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002
-        k: int | None = None,
-        filter: FilterOption | None = None,
-        score_threshold: float | None = None,
-        with_scores: bool | None = None,
-        as_of: TimeOption = None,
-        namespace: str | None = None,
-        **unknown: Any,
-    ) -> list[Document]:
-        given = {"k": k, "filter": filter, "score_threshold": score_threshold, "with_scores": with_scores}
-        call = self._call({**unknown, **given, "as_of": as_of, "namespace": namespace})
+    def _found(self, query: str, given: Mapping[str, Any]) -> Steps[list[Document]]:
+        call = call_settings(self, _CALL, given)
+        validation.k(call["k"])
+        scored: Scored
         if self.vectorstore is not None:
-            return call.documents(drive(self._search_store(self.vectorstore, query, call)))
-        if self.memory is not None:
-            return call.documents(_memory_hits(self.memory.search_arm("vector", query, **call.memory_settings())))
-        plain, check = call.text_filter()
-        return call.documents(_text_hits(self._corpus().search(query, k=call.k, filter=plain, check=check)))
+            scored = yield from self._search_store(self.vectorstore, query, call["k"], call["filter"])
+        elif self.memory is not None:
+            wanted = {name: call[name] for name in ("k", "filter", "as_of", "namespace")}
+            results = yield from memory_hits(self.memory, "vector", query, wanted)
+            scored = [(to_document(result.memory), result.score) for result in results]
+        else:
+            how, corpus = {"k": call["k"], **_text_filter(call["filter"])}, self._corpus()
+            job = Job("vector", partial(corpus.search, query, **how), partial(corpus.asearch, query, **how))
+            hits = yield from one_job(job)
+            scored = [(_document(hit), hit.score) for hit in hits]
+        return ScoredDocuments.of(_above(scored, call["score_threshold"]), marked=call["with_scores"])
 
-    async def _asearch(
-        self,
-        query: str,
-        run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
-        **given: Any,
-    ) -> list[Document]:
-        call = self._call(given)
-        if self.vectorstore is not None:
-            return call.documents(await adrive(self._search_store(self.vectorstore, query, call)))
-        if self.memory is not None:
-            results = await self.memory.asearch_arm("vector", query, **call.memory_settings())
-            return call.documents(_memory_hits(results))
-        plain, check = call.text_filter()
-        return call.documents(_text_hits(await self._corpus().asearch(query, k=call.k, filter=plain, check=check)))
-
-    def _search_store(self, store: VectorStore, query: str, call: _Call) -> Steps[Scored]:
+    def _search_store(self, store: VectorStore, query: str, k: int, filter: FilterOption | None) -> Steps[Scored]:
         """Search a vector store; where a filter has to be applied here, deeper until k documents pass."""
         keywords, check = dict(self.search_kwargs), None
-        if call.filter is not None and keywords.get("filter") is not None:
-            check = check_of(call.filter)  # the store's own filter stays in force: both must hold
-        elif call.filter is not None:
-            handed, check = store_filter(store, call.filter)
+        if filter is not None and keywords.get("filter") is not None:
+            check = check_of(filter)  # the store's own filter stays in force: both must hold
+        elif filter is not None:
+            handed, check = store_filter(store, filter)
             if handed is not None:
                 keywords["filter"] = handed
 
@@ -258,62 +230,26 @@ class VectorRetriever(SearchRetriever):
             )
 
         passes = None if check is None else _of_document(check)
-        hits: Scored = yield from search_deeper(request, call.k, passes)
+        hits: Scored = yield from search_deeper(request, k, passes)
         return hits
 
-    def _call(self, given: Mapping[str, Any]) -> _Call:
-        call = _Call(**call_settings(self, _CALL, given))
-        validation.k(call.k)
-        return call
+
+def _above(scored: Scored, least: float | None) -> Scored:
+    """The documents that are similar enough."""
+    if least is None:
+        return scored
+    if any(score is None for _, score in scored):
+        raise ConfigError(f"score_threshold = {least!r}: this vector store gives no scores")
+    return [(document, score) for document, score in scored if score is not None and score >= least]
 
 
-class _Call(NamedTuple):
-    """The settings of one call."""
-
-    k: int
-    filter: Any
-    score_threshold: float | None
-    with_scores: bool
-    as_of: Any
-    namespace: str | None
-
-    def memory_settings(self) -> dict[str, Any]:
-        """The settings that a memory's arm takes."""
-        settings = {"k": self.k, "filter": self.filter, "as_of": self.as_of, "namespace": self.namespace}
-        return {name: value for name, value in settings.items() if value is not None}
-
-    def text_filter(self) -> tuple[Any, Callable[[TextHit], bool] | None]:
-        """The filter for a corpus: in our language, or a function of the document as a check."""
-        if not callable(self.filter):
-            return self.filter, None
-        check = self.filter
-        return None, lambda hit: check(_document(hit))
-
-    def documents(self, hits: Scored) -> ScoredDocuments:
-        """The hits that are similar enough, as copies with scores where wanted."""
-        least = self.score_threshold
-        if least is not None:
-            if any(score is None for _, score in hits):
-                raise ConfigError(f"score_threshold = {least!r}: this vector store gives no scores")
-            hits = [(document, score) for document, score in hits if score is not None and score >= least]
-        if self.with_scores:
-            hits = [
-                (document if score is None else with_metadata(document, {**document.metadata, "score": score}), score)
-                for document, score in hits
-            ]
-        return ScoredDocuments.of(hits)
+def _text_filter(filter: Any) -> dict[str, Any]:
+    """The filter for a corpus: in our language, or a function of the document as a check."""
+    return {"check": lambda hit: filter(_document(hit))} if callable(filter) else {"filter": filter}
 
 
 def _of_document(check: Callable[[Document], bool]) -> Callable[[tuple[Document, float | None]], bool]:
     return lambda hit: check(hit[0])
-
-
-def _memory_hits(results: Sequence[Any]) -> Scored:
-    return [(to_document(result.memory), result.score) for result in results]
-
-
-def _text_hits(hits: Sequence[TextHit]) -> Scored:
-    return [(_document(hit), hit.score) for hit in hits]
 
 
 def _document(hit: TextHit) -> Document:

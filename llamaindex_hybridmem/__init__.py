@@ -29,7 +29,7 @@ if _core is None:
 
 if TYPE_CHECKING:
     from llamaindex_hybridmem._conversion import aadd_nodes, add_nodes, as_scorer
-    from llamaindex_hybridmem._filters import to_filter
+    from llamaindex_hybridmem._vectorstores import to_filter
     from llamaindex_hybridmem.bm25 import BM25Retriever
     from llamaindex_hybridmem.embeddings import LocalEmbedding
     from llamaindex_hybridmem.fusion import FusedNode, FusionRetriever
@@ -70,7 +70,7 @@ _HOMES = {
     "add_nodes": "_conversion",
     "as_scorer": "_conversion",
     "memory_tools": "tools",
-    "to_filter": "_filters",
+    "to_filter": "_vectorstores",
 }
 
 

@@ -21,10 +21,8 @@ from hybridmem.core.types import ArmList
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.filters.predicate import compile_predicate
 from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
-from llamaindex_hybridmem._conversion import node_source, node_text
-from llamaindex_hybridmem._filters import both, store_filters
-from llamaindex_hybridmem._results import FusedNode, notes_of
-from llamaindex_hybridmem._scores import to_cosine
+from llamaindex_hybridmem._conversion import FusedNode, node_source, node_text, notes_of
+from llamaindex_hybridmem._vectorstores import both, store_filters, to_cosine
 
 __all__ = ["Arm", "ArmQuery", "arm_list", "arms_of", "copied", "is_natively_async", "nodes_of", "run_coroutine"]
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Steps, adrive, drive, in_thread
 from hybridmem.errors import ConfigError
-from llamaindex_hybridmem._conversion import to_node
-from llamaindex_hybridmem._results import scored_nodes
-from llamaindex_hybridmem._settings import Settings
-from llamaindex_hybridmem._tool import CleanRetrieverTool, retriever_tool
+from hybridmem.retrievers.arms import memory_hits
+from hybridmem.retrievers.options import TimeOption
+from llamaindex_hybridmem._conversion import scored_nodes, to_node
+from llamaindex_hybridmem._settings import Filters, Settings, refuse_call
+from llamaindex_hybridmem.tools import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
 
-__all__ = ["SearchRetriever", "exactly_one", "memory_nodes", "memory_settings"]
+__all__ = ["SearchRetriever", "checked_query", "exactly_one", "memory_nodes"]
 
 dispatcher = get_dispatcher(__name__)
+_COMMON = ("similarity_top_k", "filters", "as_of", "namespace")
 _CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_call")
 """The retriever that was called, and the settings of the call: LlamaIndex passes only the query to `_retrieve`."""
 
@@ -44,13 +46,43 @@ class SearchRetriever(BaseRetriever):
         """A tool for an agent, which passes the agent's question on as it is."""
         return retriever_tool(self, name=name, description=description)
 
-    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """The results for a query, best first."""
-        return super().retrieve(_checked_query(str_or_query_bundle))
+    def retrieve(
+        self,
+        str_or_query_bundle: QueryType,
+        *,
+        similarity_top_k: int | None = None,
+        filters: Filters = None,
+        as_of: TimeOption = None,
+        namespace: str | None = None,
+        **unknown: NoReturn,
+    ) -> list[NodeWithScore]:
+        """The results for a query, best first; what is given here has priority over the constructor's.
 
-    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        `as_of` and `namespace` are for a memory.
+        """
+        refuse_call(unknown, _COMMON)
+        more: Any = {"as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return super().retrieve(checked_query(str_or_query_bundle))
+
+    async def aretrieve(
+        self,
+        str_or_query_bundle: QueryType,
+        *,
+        similarity_top_k: int | None = None,
+        filters: Filters = None,
+        as_of: TimeOption = None,
+        namespace: str | None = None,
+        **unknown: NoReturn,
+    ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        return await super().aretrieve(_checked_query(str_or_query_bundle))
+        refuse_call(unknown, _COMMON)
+        more: Any = {"as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+            return await super().aretrieve(checked_query(str_or_query_bundle))
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return drive(self._found(query_bundle, self._call()))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -60,6 +92,10 @@ class SearchRetriever(BaseRetriever):
         return await self._asearch(query_bundle)
 
     async def _asearch(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await adrive(self._found(query_bundle, self._call()))
+
+    def _found(self, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
+        """The results for a query, in steps that sync and async code share."""
         raise NotImplementedError
 
     @contextmanager
@@ -84,7 +120,7 @@ class SearchRetriever(BaseRetriever):
         return settings
 
 
-def _checked_query(query: QueryType) -> QueryType:
+def checked_query(query: QueryType) -> QueryType:
     if not isinstance(query, str | QueryBundle):
         shown = validation.display(query)
         raise ConfigError(f"query = {shown} is not allowed: retrieve takes a str or a QueryBundle")
@@ -101,14 +137,10 @@ def _overrides_search(cls: type) -> bool:
     return False
 
 
-def memory_settings(call: Settings, /) -> dict[str, Any]:
-    """The settings of a call that a memory's arm takes."""
-    given = {"k": call.k, "filter": call.filter, **call.more}
-    return {name: value for name, value in given.items() if value is not None and name != "score_threshold"}
-
-
-def memory_nodes(results: Sequence[Any], /) -> list[NodeWithScore]:
-    """The results of a memory's arm as nodes with raw scores."""
+def memory_nodes(memory: HybridMemory, arm: str, bundle: QueryBundle, call: Settings, /) -> Steps[list[NodeWithScore]]:
+    """The results of an arm of a memory as nodes with raw scores."""
+    given = {name: value for name, value in call.more.items() if name != "score_threshold"}
+    results = yield from memory_hits(memory, arm, bundle.query_str, {"k": call.k, "filter": call.filter, **given})
     return scored_nodes((to_node(result.memory), result.score) for result in results)
 
 

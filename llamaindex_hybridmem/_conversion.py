@@ -1,12 +1,12 @@
-"""Conversion between LlamaIndex nodes, rankings and memories."""
+"""Conversion between LlamaIndex nodes, rankings and memories, and results with receipts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
     BaseNode,
@@ -18,15 +18,32 @@ from llama_index.core.schema import (
 )
 
 from hybridmem.core.fanout import in_thread
-from hybridmem.core.times import as_datetime, epoch, iso
+from hybridmem.core.inputs import METADATA_FIELDS, from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.top import Scorer, scores_of_order
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
 
-__all__ = ["NodeReader", "aadd_nodes", "add_nodes", "as_scorer", "node_source", "node_text", "to_memory", "to_node"]
+__all__ = [
+    "FusedNode",
+    "NodeReader",
+    "Why",
+    "aadd_nodes",
+    "add_nodes",
+    "as_scorer",
+    "fused_nodes",
+    "node_source",
+    "node_text",
+    "notes_of",
+    "rescored",
+    "scored_nodes",
+    "to_memory",
+    "to_node",
+]
+
 
 _ALSO = {"updated_at": "last_modified_date", "created_at": "creation_date"}
 """The names that LlamaIndex's file readers use, looked up where a node lacks ours."""
@@ -73,7 +90,6 @@ class NodeReader:
         return [node.metadata.get(also) if v is None else v for node, v in zip(items, values, strict=True)]
 
 
-_FIELDS = {item.name: item.default for item in fields(Memory) if item.name not in ("text", "id", "metadata")}
 _BOOKKEEPING = (
     "source_id", "thread", "namespace", "entities", "status", "strength", "confidence", "access_count", "last_accessed",
     "supersedes",
@@ -87,11 +103,7 @@ def to_node(memory: Memory, /) -> TextNode:
     >>> to_node(Memory("Ana moved to Lisbon", id="m1", tags=("home",))).metadata
     {'tags': ['home']}
     """
-    metadata: dict[str, Any] = dict(memory.metadata)
-    for name, default in _FIELDS.items():
-        value = getattr(memory, name)
-        if value != default:
-            metadata[name] = _plain(value)
+    metadata = to_metadata(memory)
     related: dict[NodeRelationship, Any] = {}
     if memory.source_id is not None:
         related[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=memory.source_id)
@@ -102,23 +114,17 @@ def to_node(memory: Memory, /) -> TextNode:
         metadata=metadata,
         relationships=related,
         excluded_llm_metadata_keys=hidden,
-        excluded_embed_metadata_keys=[name for name in metadata if name in _FIELDS and name not in memory.metadata],
+        excluded_embed_metadata_keys=[
+            name for name in metadata if name in METADATA_FIELDS and name not in memory.metadata
+        ],
         **named,
     )
 
 
 def to_memory(node: BaseNode, /) -> Memory:
     """A node as a memory: metadata named like a memory's field becomes that field, the rest stays metadata."""
-    given = {name: value for name, value in node.metadata.items() if name in _FIELDS and value is not None}
-    rest = {name: value for name, value in node.metadata.items() if name not in given}
-    for name in ("tags", "entities"):
-        if name in given:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    for name in ("created_at", "updated_at", "last_accessed"):
-        if name in given:
-            given[name] = as_datetime(given[name])
-    given.setdefault("source_id", node_source(node))
-    return Memory(node_text(node), id=node.id_, metadata=rest, **given)
+    memory = from_metadata(node_text(node), node.id_, node.metadata)
+    return memory if memory.source_id is not None else replace(memory, source_id=node_source(node))
 
 
 def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
@@ -132,13 +138,6 @@ def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
 async def aadd_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
     """The same without blocking the event loop."""
     return await in_thread(lambda: add_nodes(memory, nodes))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        seconds = epoch(value)
-        return None if seconds is None else iso(seconds)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def as_scorer(reranker: BaseNodePostprocessor | Scorer, /) -> Scorer:
@@ -162,3 +161,128 @@ def as_scorer(reranker: BaseNodePostprocessor | Scorer, /) -> Scorer:
         return scores_of_order([int(one.node.node_id) for one in kept], size)
 
     return scores
+
+
+_WHY = "_why"
+_NAMES = {"node", "score"}
+_PYDANTIC = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+"""Attributes in which pydantic records which fields were set."""
+_new = object.__new__
+_set_fields, _set_names, _set_extra, _set_private = (
+    BaseModel.__dict__[name].__set__ for name in ("__dict__", *_PYDANTIC)
+)
+"""The setters behind `object.__setattr__` for these names, which cost less."""
+
+
+class Why:
+    """The explanation of one query, shared by its results and made once, when it is first read.
+
+    Copies share it. Pickling makes and stores the explanation, because what makes it holds the arms' lists.
+    """
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Explanation]) -> None:
+        self._make = make
+        self._made: Explanation | None = None
+
+    def explanation(self) -> Explanation:
+        """The explanation of the whole query."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __deepcopy__(self, memo: Any) -> Why:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _finished, (self.explanation(),)
+
+
+def _finished(explanation: Explanation) -> Why:
+    return Why(lambda: explanation)
+
+
+class FusedNode(NodeWithScore):
+    """A fused result: the node as its retriever gave it, and a score in (0, 1].
+
+    The receipt lives on this object alone: the node, its metadata, its hash and every prompt stay as they were.
+    """
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """The explanation of the query that found this."""
+        why: Why | None = self.__dict__.get(_WHY)
+        return None if why is None else why.explanation()
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Why this result is where it is: rank, raw score and share in each arm, and what each stage did."""
+        explained = self.explanation
+        if explained is None:
+            return None
+        return next((receipt for receipt in explained.receipts if receipt.key == self.node.id_), None)
+
+    if not TYPE_CHECKING:  # or else every name would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Create pydantic's bookkeeping when it is first read: most results are never copied or dumped."""
+            if name not in _PYDANTIC:
+                return super().__getattr__(name)
+            created = set(_NAMES) if name == "__pydantic_fields_set__" else None
+            object.__setattr__(self, name, created)
+            return created
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault(_WHY, state["__dict__"].get(_WHY))
+
+
+def fused_nodes(rows: Iterable[tuple[BaseNode, float]], why: Why, /) -> list[FusedNode]:
+    """Results over these nodes with a shared explanation; the input is never changed.
+
+    The explanation is beside the fields, as a cached property would be: not dumped and not compared.
+    """
+    made: list[FusedNode] = []
+    for node, score in rows:
+        one = _new(FusedNode)
+        _set_fields(one, {"node": node, "score": score, _WHY: why})
+        made.append(one)
+    return made
+
+
+def scored_nodes(rows: Iterable[tuple[BaseNode, float | None]], /) -> list[NodeWithScore]:
+    """Plain results over these nodes, as LlamaIndex's own retrievers give them.
+
+    What pydantic's `model_construct` does, in a quarter of its time: the nodes were checked when their retriever made
+    them, and to check each again costs as much as ranking it.
+    """
+    made: list[NodeWithScore] = []
+    for node, score in rows:
+        one = _new(NodeWithScore)
+        _set_fields(one, {"node": node, "score": score})
+        _set_names(one, _NAMES)
+        _set_extra(one, None)
+        _set_private(one, None)
+        made.append(one)
+    return made
+
+
+def notes_of(results: Sequence[NodeWithScore], /) -> Callable[[], list[str]] | None:
+    """What the receipts of an arm's results say, such as a path in the graph; None where they have no receipts."""
+    if not results or not isinstance(results[0], FusedNode):
+        return None
+    return lambda: [_note(one) for one in results]
+
+
+def _note(result: NodeWithScore) -> str:
+    receipt = result.receipt if isinstance(result, FusedNode) else None
+    return "" if receipt is None else "; ".join(arm.note for arm in receipt.arms if arm.note)
+
+
+def rescored(rows: Iterable[tuple[NodeWithScore, float | None]], /) -> list[NodeWithScore]:
+    """Copies of results with other scores; each keeps its class, and with it its receipt."""
+    pairs = list(rows)
+    if all(type(result) is NodeWithScore for result, _ in pairs):
+        return scored_nodes([(result.node, score) for result, score in pairs])
+    return [result.model_copy(update={"score": score}) for result, score in pairs]

@@ -1,20 +1,155 @@
-"""Settings of our retrievers, in the constructor and for one call: validated in one place."""
+"""Settings of our retrievers: their types, the keywords of one call, and validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.schema import IndexNode, MetadataMode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQueryMode
 
 from hybridmem.core import validation
+from hybridmem.core.types import Direction
 from hybridmem.errors import ConfigError
-from llamaindex_hybridmem._filters import to_filter
+from llamaindex_hybridmem._vectorstores import to_filter
 
 if TYPE_CHECKING:
-    from hybridmem.retrievers.options import TimeOption
+    from hybridmem.indexes.graph.index import GraphSettings
+    from hybridmem.retrievers.options import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
 
-__all__ = ["Filters", "Settings", "check_k", "refuse", "refuse_call"]
+__all__ = [
+    "BM25DefaultsSettings",
+    "BM25Settings",
+    "Filters",
+    "FusionCall",
+    "GraphSearchSettings",
+    "MemoryFusionSettings",
+    "MemoryGraphSettings",
+    "MemorySettings",
+    "Settings",
+    "StoreSettings",
+    "VectorSettings",
+    "check_k",
+    "refuse",
+    "refuse_call",
+]
+
+
+class _Retriever(TypedDict, total=False):
+    callback_manager: CallbackManager | None
+    objects: list[IndexNode] | None
+    object_map: dict[str, Any] | None
+    verbose: bool
+
+
+class FusionCall(TypedDict, total=False):
+    """Settings of one call of a FusionRetriever."""
+
+    similarity_top_k: int | None
+    filters: Filters
+    as_of: TimeOption
+    namespace: str | None
+    min_confidence: float | None
+
+
+class MemorySettings(_Retriever, total=False):
+    """Settings of `BM25Retriever.from_memory`."""
+
+    similarity_top_k: int
+    filters: Filters
+    as_of: TimeOption
+    namespace: str | None
+
+
+class BM25DefaultsSettings(TypedDict, total=False):
+    """Further settings of `BM25Retriever.from_defaults`."""
+
+    callback_manager: CallbackManager | None
+    objects: list[IndexNode] | None
+    object_map: dict[str, Any] | None
+    engine: Literal["hybridmem", "fts5", "rank-bm25", "bm25s"] | None
+    k1: float | None
+    b: float | None
+    preprocess_func: Callable[[str], list[str]] | None
+    tokenizer: Callable[[str], list[str]] | None
+    bm25_variant: str
+    bm25_params: Mapping[str, Any] | None
+    fields: Mapping[str, str] | None
+    metadata_mode: MetadataMode
+    persist_path: str | Path | None
+    corpus_weight_mask: Sequence[int] | None
+
+
+class BM25Settings(BM25DefaultsSettings, total=False):
+    """Settings of `BM25Retriever.from_nodes` and `from_persist_dir`."""
+
+    similarity_top_k: int
+    filters: Filters
+    language: str | None
+    stemmer: Any
+    skip_stemming: bool
+    token_pattern: str | None
+    verbose: bool
+
+
+class VectorSettings(MemorySettings, total=False):
+    """Settings of `VectorRetriever.from_nodes` and `from_memory`."""
+
+    score_threshold: float | None
+
+
+class StoreSettings(VectorSettings, total=False):
+    """Settings of `VectorRetriever.from_defaults`."""
+
+    embed_model: Any
+    node_ids: list[str] | None
+    doc_ids: list[str] | None
+    vector_store_query_mode: VectorStoreQueryMode | str
+    alpha: float | None
+    sparse_top_k: int | None
+    hybrid_top_k: int | None
+    vector_store_kwargs: Mapping[str, Any] | None
+
+
+class MemoryGraphSettings(MemorySettings, total=False):
+    """Settings of `GraphRetriever.from_memory`."""
+
+    hops: int
+    decay: float
+    direction: Direction | None
+    weights: Mapping[str, float] | None
+
+
+class GraphSearchSettings(MemoryGraphSettings, total=False):
+    """Settings of `GraphRetriever.from_nodes` and `from_store`."""
+
+    seeds: int | None
+    seed_scale: Literal["max", "range"]
+    thread_key: str
+    links_key: str | Sequence[str]
+    title_key: str | Sequence[str]
+    graph: GraphSettings | None
+    edges: Sequence[tuple[str, str]] | None
+
+
+class MemoryFusionSettings(_Retriever, total=False):
+    """Settings of `FusionRetriever.from_memory`."""
+
+    similarity_top_k: int | None
+    filters: Filters
+    as_of: TimeOption
+    namespace: str | None
+    min_confidence: float | None
+    recipe: RecipeOption
+    mode: str | None
+    retriever_weights: Sequence[float] | Mapping[str, float] | None
+    c: float | None
+    gate: GateOption
+    dedup: DedupOption
+    half_life: HalfLifeOption
+
 
 Filters = MetadataFilters | MetadataFilter | Mapping[str, Any] | None
 _LANGCHAIN_NAMES = {"k": "similarity_top_k", "filter": "filters", "top_k": "similarity_top_k"}
@@ -28,7 +163,7 @@ class Settings(NamedTuple):
     filters: MetadataFilters | None = None
     """The filter as it was given, when it was given in LlamaIndex's own classes."""
     more: Mapping[str, Any] = {}
-    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, `hops`, `decay`."""
+    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, and those of the graph."""
 
     def changed(
         self,
@@ -39,8 +174,7 @@ class Settings(NamedTuple):
         namespace: str | None = None,
         min_confidence: float | None = None,
         score_threshold: float | None = None,
-        hops: int | None = None,
-        decay: float | None = None,
+        **graph: Any,
     ) -> Settings:
         """The same with these settings; None leaves one as it is."""
         changed = self
@@ -50,7 +184,7 @@ class Settings(NamedTuple):
             native = filters if isinstance(filters, MetadataFilters) else None
             changed = changed._replace(filter=to_filter(filters), filters=native)
         more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        more.update(score_threshold=score_threshold, hops=hops, decay=decay)
+        more.update(score_threshold=score_threshold, **graph)
         given = {name: value for name, value in more.items() if value is not None}
         return changed._replace(more={**self.more, **given}) if given else changed
 

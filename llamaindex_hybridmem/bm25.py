@@ -6,33 +6,40 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
-from llama_index.core.schema import BaseNode, IndexNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, IndexNode, MetadataMode, NodeWithScore, QueryBundle
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from typing_extensions import Unpack
 
-from hybridmem.core.fanout import in_thread
+from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.errors import ConfigError, CorruptStoreError
-from hybridmem.indexes.bm25.documents import WEIGHTS
-from hybridmem.retrievers.lexical import LexicalCorpus, LexicalHit, LexicalSettings, pattern_terms
+from hybridmem.retrievers.lexical import (
+    LexicalCorpus,
+    LexicalHit,
+    LexicalSettings,
+    check_fields,
+    fields_of,
+    pattern_terms,
+)
 from hybridmem.retrievers.lexical_file import LexicalFile
 from hybridmem.retrievers.options import TimeOption
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
 from llamaindex_hybridmem._bm25s import Bm25sCorpus
-from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes, memory_settings
-from llamaindex_hybridmem._results import scored_nodes
-from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
+from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
+from llamaindex_hybridmem._conversion import scored_nodes
+from llamaindex_hybridmem._settings import Filters, Settings, refuse
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import BM25DefaultsSettings, BM25Settings, MemorySettings
+    from llamaindex_hybridmem._settings import BM25DefaultsSettings, BM25Settings, MemorySettings
 
 __all__ = ["BM25Retriever"]
 
@@ -41,7 +48,6 @@ _FILE = "bm25.sqlite"
 _ORIGINAL = "retriever.json"
 """The file that LlamaIndex's BM25Retriever writes beside its index."""
 _PATTERN = r"(?u)\b\w\w+\b"
-_CALL = ("similarity_top_k", "filters", "as_of", "namespace")
 _CODES = {
     "da": "danish", "de": "german", "en": "english", "en_plus": "english", "es": "spanish", "fi": "finnish",
     "fr": "french", "hu": "hungarian", "it": "italian", "ko": "none", "nl": "dutch", "no": "norwegian",
@@ -101,7 +107,7 @@ class BM25Retriever(SearchRetriever):
         if tokenizer is not None:
             log.warning("tokenizer is ignored, as LlamaIndex's BM25Retriever does: use preprocess_func")
         self.stemmer, self.skip_stemming, self.token_pattern = stemmer, skip_stemming, token_pattern or _PATTERN
-        self._fields = _checked_fields(fields)
+        self._fields = check_fields(fields)
         self._mode = metadata_mode
         self._memory = memory
         self._nodes: LexicalCorpus[BaseNode] | Bm25sCorpus | None = None
@@ -254,7 +260,7 @@ class BM25Retriever(SearchRetriever):
     @property
     def similarity_top_k(self) -> int:
         """How many nodes a query returns at most."""
-        return self._settings.k or DEFAULT_SIMILARITY_TOP_K
+        return _k(self._settings)
 
     @similarity_top_k.setter
     def similarity_top_k(self, k: int) -> None:
@@ -284,86 +290,41 @@ class BM25Retriever(SearchRetriever):
         return self._nodes
 
     def _rows(self, nodes: Sequence[BaseNode]) -> list[tuple[str | None, dict[str, str], BaseNode]]:
-        return [(node.id_, self._fields_of(node), node) for node in nodes]
-
-    def _fields_of(self, node: BaseNode) -> dict[str, str]:
-        texts = {"text": node.get_content(metadata_mode=self._mode)}
-        for field, name in self._fields.items():
-            value = node.metadata.get(name)
-            if value is not None:
-                texts[field] = " ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
-        return texts
+        texts = [node.get_content(metadata_mode=self._mode) for node in nodes]
+        rows = zip(nodes, texts, strict=True)
+        return [(node.id_, fields_of(text, node.metadata, self._fields), node) for node, text in rows]
 
     # --- search
 
-    def retrieve(
-        self,
-        str_or_query_bundle: QueryType,
-        *,
-        similarity_top_k: int | None = None,
-        filters: Filters = None,
-        as_of: TimeOption = None,
-        namespace: str | None = None,
-        **unknown: NoReturn,
-    ) -> list[NodeWithScore]:
-        """The nodes with the highest BM25 scores; what is given here has priority over the constructor's.
-
-        `as_of` and `namespace` are for a memory.
-        """
-        refuse_call(unknown, _CALL)
-        more: Any = {"as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return super().retrieve(str_or_query_bundle)
-
-    async def aretrieve(
-        self,
-        str_or_query_bundle: QueryType,
-        *,
-        similarity_top_k: int | None = None,
-        filters: Filters = None,
-        as_of: TimeOption = None,
-        namespace: str | None = None,
-        **unknown: NoReturn,
-    ) -> list[NodeWithScore]:
-        """The same, without blocking the event loop."""
-        refuse_call(unknown, _CALL)
-        more: Any = {"as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return await super().aretrieve(str_or_query_bundle)
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call, query = self._call(), query_bundle.query_str
+    def _found(self, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
         if self._memory is not None:
-            return memory_nodes(self._memory.search_arm("bm25", query, **memory_settings(call)))
-        return self._search(query, call)
-
-    async def _asearch(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call, memory, query = self._call(), self._memory, query_bundle.query_str
-        if memory is not None:
-            return memory_nodes(await memory.asearch_arm("bm25", query, **memory_settings(call)))
-        corpus = self._corpus()
-        if self.corpus_weight_mask is not None or isinstance(corpus, Bm25sCorpus):
-            return await in_thread(lambda: self._search(query, call))
-        return _results(await corpus.asearch(query, k=call.k or DEFAULT_SIMILARITY_TOP_K, check=_check(call)))
-
-    def _search(self, query: str, call: Settings) -> list[NodeWithScore]:
-        corpus, k, mask = self._corpus(), call.k or DEFAULT_SIMILARITY_TOP_K, self.corpus_weight_mask
+            return (yield from memory_nodes(self._memory, "bm25", bundle, call))
+        if call.k == 0:
+            return []
+        corpus, query, mask = self._corpus(), bundle.query_str, self.corpus_weight_mask
+        how: dict[str, Any] = {"k": _k(call), "check": None if call.filter is None else check_of(call.filter)}
         if isinstance(corpus, Bm25sCorpus):
-            return _results(corpus.search(query, k=k, check=_check(call), weights=mask))
-        if mask is None:
-            return _results(corpus.search(query, k=k, check=_check(call)))
-        weights = dict(zip(corpus.keys, mask, strict=False))
-        hits = corpus.search(query, k=max(1, len(corpus)), check=_check(call))
-        weighted = [hit._replace(score=hit.score * weights.get(hit.item.id_, 0)) for hit in hits]
-        return _results(sorted([hit for hit in weighted if hit.score > 0], key=lambda hit: -hit.score)[:k])
+            job = Job("bm25", partial(corpus.search, query, weights=mask, **how))
+        elif mask is None:
+            job = Job("bm25", partial(corpus.search, query, **how), partial(corpus.asearch, query, **how))
+        else:
+            job = Job("bm25", partial(_masked, corpus, mask, query, **how))
+        hits = yield from one_job(job)
+        return scored_nodes([(hit.item, hit.score) for hit in hits])
 
 
-def _results(hits: Sequence[LexicalHit]) -> list[NodeWithScore]:
-    return scored_nodes([(hit.item, hit.score) for hit in hits])
+def _k(call: Settings) -> int:
+    return DEFAULT_SIMILARITY_TOP_K if call.k is None else call.k
 
 
-def _check(call: Settings) -> Callable[[BaseNode], bool] | None:
-    return None if call.filter is None else check_of(call.filter)
+def _masked(
+    corpus: LexicalCorpus[BaseNode], mask: Sequence[int], query: str, /, *, k: int, check: Any
+) -> list[LexicalHit]:
+    """The best nodes by score times weight; those of weight 0 are no hits."""
+    weights = dict(zip(corpus.keys, mask, strict=False))
+    hits = corpus.search(query, k=max(1, len(corpus)), check=check)
+    weighted = [hit._replace(score=hit.score * weights.get(hit.item.id_, 0)) for hit in hits]
+    return sorted([hit for hit in weighted if hit.score > 0], key=lambda hit: -hit.score)[:k]
 
 
 def _stored_nodes(vector_store: Any) -> list[BaseNode]:
@@ -387,10 +348,3 @@ def _terms(
     if not skip_stemming:
         stem = stemmer.stemWord if stemmer is not None else Analyzer(language=name).stemmed
     return pattern_terms(pattern or _PATTERN, stem=stem, stops=STOPWORDS.get(name, ()))
-
-
-def _checked_fields(fields: Mapping[str, str] | None) -> dict[str, str]:
-    for field in fields or ():
-        if field not in WEIGHTS or field == "text":
-            raise ConfigError(f"fields names {field!r}; allowed: title, tags, predicate")
-    return dict(fields or {})

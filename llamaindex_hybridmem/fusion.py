@@ -31,13 +31,12 @@ from hybridmem.retrievers.options import (
 )
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
-from llamaindex_hybridmem._conversion import NodeReader, add_nodes, as_scorer, to_node
-from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
+from llamaindex_hybridmem._conversion import FusedNode, NodeReader, Why, add_nodes, as_scorer, fused_nodes, to_node
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import FusionCall, MemoryFusionSettings
+    from llamaindex_hybridmem._settings import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusedNode", "FusionRetriever"]
 

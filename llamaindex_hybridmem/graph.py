@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,13 +16,14 @@ from llama_index.core.schema import (
     QueryType,
     RelatedNodeInfo,
 )
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
-from hybridmem.core.types import Edge
+from hybridmem.core.types import Direction, Edge
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import explain_paths
-from hybridmem.indexes.graph.index import GraphSettings, ids_in
+from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.retrievers.arms import ArmHits
 from hybridmem.retrievers.graph import (
     TITLE_KEYS,
@@ -31,28 +31,30 @@ from hybridmem.retrievers.graph import (
     GraphHit,
     GraphItem,
     GraphQuery,
-    aliases_in,
+    MetadataKeys,
+    SeedScale,
+    check_sources,
     search_corpus,
     search_memory,
     search_store,
+    seed_job,
     seed_scores,
-    title_in,
 )
+from hybridmem.retrievers.metadata_edges import values_in
 from hybridmem.retrievers.options import TimeOption
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
-from llamaindex_hybridmem._conversion import node_source, to_memory, to_node
-from llamaindex_hybridmem._results import FusedNode, Why, fused_nodes
+from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node
 from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import GraphSearchSettings, MemoryGraphSettings
+    from llamaindex_hybridmem._settings import GraphSearchSettings, MemoryGraphSettings
 
 __all__ = ["GraphRetriever"]
 
-_CALL = ("similarity_top_k", "filters", "hops", "decay", "as_of", "namespace")
-
+_MEMORY_CALL = ("similarity_top_k", "filters", "hops", "decay", "direction", "weights", "as_of", "namespace")
+_CALL = (*_MEMORY_CALL, "edges")
 
 _RELATIONS = {
     NodeRelationship.NEXT: ("next", False),
@@ -64,26 +66,11 @@ _RELATIONS = {
 """The label of each relationship, and whether it points from the other node to this one."""
 
 
-def graph_item(
-    node: BaseNode,
-    /,
-    *,
-    thread_key: str = "thread",
-    links_keys: Sequence[str] = ("links",),
-    title_key: str | Sequence[str] = TITLE_KEYS,
-) -> GraphItem:
+def graph_item(node: BaseNode, read: MetadataKeys = MetadataKeys(), /) -> GraphItem:  # noqa: B008
     """A node with the fields that the graph reads. Nodes of one document share it like an entity."""
-    memory, metadata = to_memory(node), node.metadata
-    links = [one for name in links_keys for one in ids_in(metadata.get(name))]
-    thread, source = metadata.get(thread_key), node_source(node)
-    memory = replace(
-        memory,
-        thread=None if thread is None else str(thread),
-        entities=memory.entities if source is None else (*memory.entities, f"source {source}"),
-        title=title_in(metadata, title_key),
-        metadata={**({"links": links} if links else {}), **aliases_in(metadata)},
-    )
-    return GraphItem(memory, node, tuple(_edges(node)))
+    source = node_source(node)
+    shared = () if source is None else (f"source {source}",)
+    return read.item(to_memory(node), node, node.metadata, edges=_edges(node), entities=shared)
 
 
 def _edges(node: BaseNode) -> Iterator[Edge]:
@@ -112,7 +99,8 @@ class GraphRetriever(SearchRetriever):
     neighbour = activation · edge weight · decay at each hop, from seeds scaled to 1; the strongest path wins.
     Each result has a `.receipt` with its path; nodes, their metadata and prompts are not changed.
     `similarity_top_k`, `filters`, `hops` and `decay` can also be given to `retrieve` and `aretrieve`. `seeds` is how
-    many hits to start from (None: 4·k): with fewer seeds, more of the results are related nodes.
+    many hits to start from (None: 4·k): with fewer seeds, more of the results are related nodes. `seed_scale="range"`
+    spreads their scores from 1 to 1 / (n + 1), which suits cosines.
     """
 
     def __init__(
@@ -123,10 +111,14 @@ class GraphRetriever(SearchRetriever):
         store: Any = None,
         seed: BaseRetriever | None = None,
         seeds: int | None = None,
+        seed_scale: SeedScale = "max",
         similarity_top_k: int = 4,
         filters: Filters = None,
         hops: int = 2,
         decay: float = 0.5,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+        edges: Sequence[tuple[str, str]] | None = None,
         as_of: TimeOption = None,
         namespace: str | None = None,
         thread_key: str = "thread",
@@ -140,20 +132,19 @@ class GraphRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> None:
         refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
-        _check(nodes, memory, store, seed, graph)
-        if memory is not None and seeds is not None:
-            raise ConfigError("seeds does not go with a memory: it starts from the 4·k best")
-        self._seeds = seeds
+        given = {"seed": seed, "seeds": seeds, "graph": graph, "edges": edges}
+        check_sources({"nodes": nodes, "memory": memory, "store": store}, given, ("get_nodes",))
+        self._seeds, self._seed_scale = seeds, seed_scale
         self._memory, self._store, self._graph = memory, store, graph
-        names = (links_key,) if isinstance(links_key, str) else tuple(links_key)
-        self._item = partial(graph_item, thread_key=thread_key, links_keys=names, title_key=title_key)
+        self._read = MetadataKeys(thread_key, links_key, title_key)
         self._arm: Arm | None = None if seed is None else next(iter(arms_of([seed]).values()))
         self._nodes: GraphCorpus[BaseNode] | None = None
         if nodes is not None:
             self._nodes = GraphCorpus(graph, lexical=seed is None)
             self.add_nodes(nodes)
-        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        self._settings = self._checked(Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **more))
+        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
+        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
+        self._settings = self._checked(Settings().changed(**own, **more))
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
     # --- constructors
@@ -211,7 +202,7 @@ class GraphRetriever(SearchRetriever):
 
     def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
         """Add nodes, or replace those of the same id; returns their ids."""
-        return self._corpus().add([self._item(node) for node in nodes])
+        return self._corpus().add(self._items(nodes))
 
     async def aadd_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:
         """The same without blocking the event loop."""
@@ -242,6 +233,9 @@ class GraphRetriever(SearchRetriever):
         filters: Filters = None,
         hops: int | None = None,
         decay: float | None = None,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+        edges: Sequence[tuple[str, str]] | None = None,
         as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: NoReturn,
@@ -251,8 +245,9 @@ class GraphRetriever(SearchRetriever):
         `as_of` and `namespace` are for a memory.
         """
         refuse_call(unknown, _CALL)
-        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
+        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
+        with self._calling(self._settings.changed(**own, **more)):
             return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
 
     async def aretrieve(  # type: ignore[override]
@@ -263,14 +258,18 @@ class GraphRetriever(SearchRetriever):
         filters: Filters = None,
         hops: int | None = None,
         decay: float | None = None,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+        edges: Sequence[tuple[str, str]] | None = None,
         as_of: TimeOption = None,
         namespace: str | None = None,
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
         refuse_call(unknown, _CALL)
-        more: Any = {"hops": hops, "decay": decay, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
+        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
+        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
+        with self._calling(self._settings.changed(**own, **more)):
             return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:
@@ -285,49 +284,64 @@ class GraphRetriever(SearchRetriever):
 
     def _extent(self, call: Settings) -> GraphQuery:
         check = None if call.filter is None else check_of(call.filter)
-        return GraphQuery(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds)
+        more: Any = {name: call.more.get(name) for name in ("edges", "direction", "weights")}
+        more["seed_scale"] = self._seed_scale
+        return GraphQuery(call.k or 4, call.more["hops"], call.more["decay"], check, self._seeds, **more)
 
     def _steps(self, bundle: QueryBundle, call: Settings) -> Steps[list[GraphHit]]:
-        if self._memory is not None:
-            settings = {"k": call.k, "filter": call.filter, **call.more}
-            return search_memory(self._memory, bundle.query_str, settings, to_node)
         extent = self._extent(call)
-        seeds = partial(self._seed_job, bundle, ArmQuery(extent.depth, call.filter, call.filters))
+        if self._memory is not None:
+            if extent.definitions:
+                raise ConfigError("edges does not go with a memory: its links, threads and names are the edges")
+            settings = {"k": call.k, "filter": call.filter, **call.more}
+            settings.pop("edges", None)
+            return search_memory(self._memory, bundle.query_str, settings, to_node)
+        wanted = ArmQuery(extent.depth, call.filter, call.filters)
+
+        def seeds(arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
+            return seed_job(arm.request(bundle, wanted), extent.depth, read)
+
         if self._nodes is not None:
             job = None if self._arm is None else seeds(self._arm, _scores_of)
             return search_corpus(self._nodes, bundle.query_str, extent, seeds=job)
         if self._arm is None:  # checked in the constructor
             raise ConfigError("a store needs a seed retriever")
-        return search_store(seeds(self._arm, self._first_items), self._fetch, self._graph, extent)
+        return search_store(seeds(self._arm, self._first_items), self._fetch, self._graph, extent, find=self._find)
 
-    def _seed_job(self, bundle: QueryBundle, wanted: ArmQuery, arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
-        """A job that asks the seed retriever and reads its best hits."""
-        request = arm.request(bundle, wanted)
+    def _find(self, name: str, values: list[Any]) -> Job:
+        """A job that returns the nodes with one of these values in a metadata field."""
+        store, wanted = self._store, set(values)
+        if hasattr(store, "docs"):
 
-        def best(value: Any) -> Any:
-            hits = request.read(value)
-            scores = None if hits.scores is None else hits.scores[: wanted.k]
-            return read(hits._replace(items=hits.items[: wanted.k], scores=scores))
+            def scan() -> list[GraphItem]:
+                nodes = store.docs.values()
+                return self._items([one for one in nodes if wanted & set(values_in(one.metadata, one.node_id, name))])
 
-        async def later() -> Any:
-            return best(await request.acall() if request.acall is not None else await in_thread(request.call))
+            return Job("find", scan)
+        if not hasattr(store, "get_nodes"):
+            kind = type(store).__name__
+            raise ConfigError(f"store is a {kind}: edges to the field {name!r} need a docstore or a vector store")
+        test = MetadataFilter(key=name, value=values, operator=FilterOperator.IN)
+        filters = MetadataFilters(filters=[test])
+        return Job("find", lambda: self._items(store.get_nodes(None, filters)))
 
-        return Job("seed", lambda: best(request.call()), later)
+    def _items(self, nodes: Sequence[BaseNode]) -> list[GraphItem]:
+        return [graph_item(node, self._read) for node in nodes]
 
     def _first_items(self, hits: ArmHits) -> tuple[list[GraphItem], dict[str, float]]:
-        return [self._item(node) for node in hits.items], _scores_of(hits)
+        return self._items(hits.items), _scores_of(hits)
 
     def _fetch(self, ids: list[str]) -> Job:
         store = self._store
         if not hasattr(store, "get_nodes"):
-            return Job("fetch", lambda: list(map(self._item, store(ids))))
+            return Job("fetch", lambda: self._items(store(ids)))
         lenient = {"raise_error": False} if hasattr(store, "get_node") else {}  # a docstore may lack some of them
 
         async def later() -> list[GraphItem]:
-            return list(map(self._item, await store.aget_nodes(ids, **lenient)))
+            return self._items(await store.aget_nodes(ids, **lenient))
 
         # vector stores' async methods often block, so these are called in a thread
-        return Job("fetch", lambda: list(map(self._item, store.get_nodes(ids, **lenient))), later if lenient else None)
+        return Job("fetch", lambda: self._items(store.get_nodes(ids, **lenient)), later if lenient else None)
 
 
 def _results(bundle: QueryBundle, hits: Sequence[GraphHit]) -> list[FusedNode]:
@@ -339,17 +353,3 @@ def _results(bundle: QueryBundle, hits: Sequence[GraphHit]) -> list[FusedNode]:
 
 def _scores_of(hits: ArmHits) -> dict[str, float]:
     return seed_scores([node.id_ for node in hits.items], hits.scores)
-
-
-def _check(nodes: Any, memory: Any, store: Any, seed: Any, graph: Any) -> None:
-    given = [name for name, value in (("nodes", nodes), ("memory", memory), ("store", store)) if value is not None]
-    if len(given) != 1:
-        raise ConfigError(f"got {' and '.join(given) or 'none'}: give exactly one of nodes, memory and store")
-    if store is not None and seed is None:
-        raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=index.as_retriever())")
-    if store is not None and not (hasattr(store, "get_nodes") or callable(store)):
-        raise ConfigError(f"store is a {type(store).__name__}: it needs get_nodes, or must be a function of ids")
-    if memory is not None and seed is not None:
-        raise ConfigError("seed does not go with a memory: its own BM25 provides the seeds")
-    if graph is not None and not isinstance(graph, GraphSettings):
-        raise ConfigError(f"graph = {graph!r} is not allowed: GraphSettings or None")

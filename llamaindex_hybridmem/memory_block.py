@@ -11,7 +11,7 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
 from hybridmem.errors import ConfigError
-from hybridmem.memory.recall import block, message_memory, shortened
+from hybridmem.memory.results import block, message_memory, shortened
 from llamaindex_hybridmem._settings import check_k, refuse
 
 if TYPE_CHECKING:

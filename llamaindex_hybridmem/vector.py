@@ -19,22 +19,20 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from typing_extensions import Unpack
 
-from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
+from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.options import TimeOption
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, open_corpus, search_deeper
 from llamaindex_hybridmem._arms import check_of, overrides
-from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes, memory_settings
-from llamaindex_hybridmem._conversion import node_source, node_text
-from llamaindex_hybridmem._filters import store_filters
-from llamaindex_hybridmem._results import scored_nodes
-from llamaindex_hybridmem._scores import similarity_of
+from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
+from llamaindex_hybridmem._conversion import node_source, node_text, scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
+from llamaindex_hybridmem._vectorstores import similarity_of, store_filters
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._keywords import StoreSettings, VectorSettings
+    from llamaindex_hybridmem._settings import StoreSettings, VectorSettings
 
 __all__ = ["VectorRetriever"]
 
@@ -224,9 +222,9 @@ class VectorRetriever(SearchRetriever):
         `score_threshold` is the lowest cosine of a result; `as_of` and `namespace` are for a memory.
         """
         refuse_call(unknown, _CALL)
-        more: Any = {"score_threshold": score_threshold, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return super().retrieve(str_or_query_bundle)
+        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(score_threshold=score_threshold)):
+            return super().retrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)
 
     async def aretrieve(
         self,
@@ -241,30 +239,28 @@ class VectorRetriever(SearchRetriever):
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
         refuse_call(unknown, _CALL)
-        more: Any = {"score_threshold": score_threshold, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return await super().aretrieve(str_or_query_bundle)
+        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(score_threshold=score_threshold)):
+            return await super().aretrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call, query = self._call(), query_bundle.query_str
+    def _found(self, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
+        least = call.more.get("score_threshold")
         if self._memory is not None:
-            return _above(memory_nodes(self._memory.search_arm("vector", query, **memory_settings(call))), call)
-        if self._index is None or self._embedder is None:
-            return _above(_nodes(self._corpus().search(query, k=_k(call), filter=call.filter)), call)
-        bundle = _embedded(query_bundle, [self._embedder.query(text) for text in _texts(query_bundle)])
-        return _above(drive(self._search_index(self._index, bundle, call)), call)
+            nodes = yield from memory_nodes(self._memory, "vector", bundle, call)
+        elif self._index is not None and self._embedder is not None:
+            nodes = yield from self._search_index(self._index, self._embedder, bundle, call)
+        else:
+            how: dict[str, Any] = {"k": _k(call), "filter": call.filter}
+            corpus, query = self._corpus(), bundle.query_str
+            search, asearch = partial(corpus.search, query, **how), partial(corpus.asearch, query, **how)
+            nodes = _nodes((yield from one_job(Job("vector", search, asearch))))
+        return nodes if least is None else [one for one in nodes if one.score is not None and one.score >= least]
 
-    async def _asearch(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        call, memory, query = self._call(), self._memory, query_bundle.query_str
-        if memory is not None:
-            return _above(memory_nodes(await memory.asearch_arm("vector", query, **memory_settings(call))), call)
-        if self._index is None or self._embedder is None:
-            return _above(_nodes(await self._corpus().asearch(query, k=_k(call), filter=call.filter)), call)
-        bundle = _embedded(query_bundle, [await self._embedder.aquery(text) for text in _texts(query_bundle)])
-        return _above(await adrive(self._search_index(self._index, bundle, call)), call)
-
-    def _search_index(self, index: VectorStoreIndex, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
+    def _search_index(
+        self, index: VectorStoreIndex, embedder: Embedder, query: QueryBundle, call: Settings
+    ) -> Steps[list[NodeWithScore]]:
         """Search by LlamaIndex's retriever; where a filter has to be applied here, deeper until k nodes pass."""
+        bundle = yield from _embedded(query, embedder)
         store = index.vector_store
         handed, check = None, None
         if call.filter is not None:
@@ -292,25 +288,22 @@ def _k(call: Settings) -> int:
     return call.k or DEFAULT_SIMILARITY_TOP_K
 
 
-def _above(nodes: list[NodeWithScore], call: Settings) -> list[NodeWithScore]:
-    """The nodes that are similar enough."""
-    least = call.more.get("score_threshold")
-    return nodes if least is None else [one for one in nodes if one.score is not None and one.score >= least]
-
-
 def _embedder(embed_model: Any) -> Embedder:
     chosen = embed_model if embed_model is not None else LlamaSettings._embed_model  # noqa: SLF001
     return as_embedder("local" if chosen is None else chosen)
 
 
-def _texts(bundle: QueryBundle, /) -> list[str]:
-    """The texts to embed: none when the bundle has its embedding."""
-    return bundle.embedding_strs if bundle.embedding is None else []
+def _embedded(bundle: QueryBundle, embedder: Embedder) -> Steps[QueryBundle]:
+    """A bundle of our own with the mean of its texts' vectors, unless it has one; the caller's is not changed."""
+    vector = bundle.embedding
+    if vector is None:
+        texts = bundle.embedding_strs
 
+        async def vectors() -> list[Any]:
+            return [await embedder.aquery(text) for text in texts]
 
-def _embedded(bundle: QueryBundle, vectors: Sequence[Any], /) -> QueryBundle:
-    """A bundle of our own with the mean of the vectors: the caller's is not changed."""
-    vector = bundle.embedding if not vectors else np.mean(vectors, axis=0).tolist()
+        made = yield from one_job(Job("embed", lambda: [embedder.query(text) for text in texts], vectors))
+        vector = np.mean(made, axis=0).tolist()
     return QueryBundle(query_str=bundle.query_str, image_path=bundle.image_path, embedding=vector)
 
 

@@ -17,8 +17,7 @@ from hybridmem.evaluation.evaluate import System, evaluate
 from hybridmem.evaluation.recording import memory_recorder, memory_systems, replay, variants
 from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import RECIPES
+from hybridmem.fusion.recipe import RECIPES, Fusion
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"fused": OURS, "bm25": "BM25 arm of HybridMemory", "vector": "vector arm of HybridMemory"}

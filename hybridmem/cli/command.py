@@ -8,14 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import Store
 from hybridmem.errors import ConfigError
-from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.factory import check_place, open_store
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.upkeep import recorded
 
 __all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json"]
 
@@ -72,6 +73,11 @@ def _embedder_of(store: Store, given: str) -> Any:
     if given != "auto" or known is None:
         return load_embedder(given)
     if known["name"].startswith(LOCAL):
+        if find_spec("wordllama") is None:
+            raise ConfigError(
+                "this memory was made with the offline embedder, which is not installed: pip install "
+                "'hybridmem[local]'; --embedder none searches without vectors"
+            )
         return "local"
     raise ConfigError(
         f"this memory was made with the embedder {known['name']!r} ({known['dim']} dimensions): name the object in "

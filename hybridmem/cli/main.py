@@ -44,12 +44,15 @@ Markdown notes, or a postgresql:// address. HYBRIDMEM_EMBEDDER is the default of
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\
 _hybridmem() {{
-    local cur="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}" words
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "{commands} --help --version" -- "$cur"))
         return
     fi
+    case "$command $last" in
+{choices}
+    esac
     case "$command" in
 {cases}
     esac
@@ -60,11 +63,23 @@ _hybridmem() {{
 }}
 complete -o filenames -F _hybridmem hybridmem
 """
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -U compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+"""
 _COMPLETION = """\
 example:
   eval "$(hybridmem completion bash)"
   hybridmem completion fish > ~/.config/fish/completions/hybridmem.fish
 """
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help with every command and its description on one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 14
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="hybridmem",
         description="Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"hybridmem {__version__}")
     subs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -82,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = subs.add_parser(
             spec.name,
             help=spec.help,
-            description=spec.description,
+            description=spec.description or spec.help,
             epilog=example,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -159,22 +174,41 @@ def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
     commands = dict(_subparsers(parser))
     if shell == "fish":
         return _fish(commands)
-    cases = "\n".join(f'        {name}) words="{" ".join(_options(sub))}" ;;' for name, sub in commands.items())
-    script = _BASH.format(commands=" ".join(commands), cases=cases)
-    return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
+    cases = [f'        {name}) words="{" ".join(_options(sub))}" ;;' for name, sub in commands.items()]
+    choices = [
+        f'        "{name} {last}") COMPREPLY=($(compgen -W "{" ".join(action.choices)}" -- "$cur")); return ;;'
+        for name, sub in commands.items()
+        for action in sub._actions  # noqa: SLF001
+        if action.choices
+        for last in action.option_strings or [name]
+    ]
+    script = _BASH.format(commands=" ".join(commands), cases="\n".join(cases), choices="\n".join(choices))
+    return _ZSH + script if shell == "zsh" else script
 
 
 def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
     lines = ["complete -c hybridmem -f"]
     for name, sub in commands.items():
-        lines.append(f"complete -c hybridmem -n __fish_use_subcommand -a {name}")
-        lines += [
-            f"complete -c hybridmem -n '__fish_seen_subcommand_from {name}' -l {option.removeprefix('--')}"
-            for option in _options(sub)
-            if option.startswith("--")
-        ]
-    lines.append("complete -c hybridmem -n 'not __fish_use_subcommand' -F")
+        lines.append(f"complete -c hybridmem -n __fish_use_subcommand -a {name} -d {_quoted(sub.description)}")
+        chosen = f"complete -c hybridmem -n '__fish_seen_subcommand_from {name}'"
+        for action in sub._actions:  # noqa: SLF001
+            words = f" -a '{' '.join(action.choices)}'" if action.choices else ""
+            if action.option_strings:
+                names = [f"-{'l' if one.startswith('--') else 's'} {one.lstrip('-')}" for one in action.option_strings]
+                value = "" if action.nargs == 0 else " -r"
+                lines.append(f"{chosen} {' '.join(names)}{value}{words} -d {_quoted(action.help)}")
+            elif words:
+                lines.append(chosen + words)
+    lines.append(
+        "complete -c hybridmem -n 'not __fish_use_subcommand; and not __fish_seen_subcommand_from completion' -F"
+    )
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str | None) -> str:
+    """The first line in single quotes of fish."""
+    first = (text or "").split("\n")[0].replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{first}'"
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

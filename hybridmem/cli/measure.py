@@ -16,7 +16,7 @@ from hybridmem.cli.output import Progress, print_json, say, say_error, write_jso
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
-from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.recipe import load_recipe
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory

@@ -175,7 +175,7 @@ def json_line(value: Any) -> str:
 
 
 def _json_escaped(text: str) -> str:
-    """JSON with its control characters escaped: they can only stand in strings."""
+    """JSON with its control characters escaped: only strings can contain them."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -16,8 +16,8 @@ from hybridmem.cli.command import NOTHING, Command, no_options, open_memory, rea
 from hybridmem.cli.output import clip, is_terminal, memory_fields, paint, print_json, say, wrap
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
-from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
+from hybridmem.memory.upkeep import recorded
 
 __all__ = ["READ"]
 
@@ -103,7 +103,7 @@ def _show(args: argparse.Namespace) -> int:
         if number:
             say("")
         for name, value in memory_fields(one).items():
-            if value not in (None, "", (), {}, 0):
+            if value:
                 first, *others = wrap(_plain(value), indent=15)
                 say(f"{paint(f'{name:<14}', 'cyan')} {first.strip()}", *others)
     return 0

@@ -27,6 +27,7 @@ __all__ = [
     "check_policy",
     "drive",
     "in_thread",
+    "one_job",
     "run",
     "run_one",
 ]
@@ -454,6 +455,13 @@ async def adrive(steps: Steps[T], /, *, limit: int | None = None, on_error: OnEr
     except StopIteration as done:
         value: T = done.value
         return value
+
+
+def one_job(job: Job, /) -> Steps[Any]:
+    """Run one job and return its value; its error is raised as it is."""
+    outcomes = yield [job]
+    apply_policy(outcomes, wrap=False)
+    return outcomes[0].value
 
 
 # --- failures

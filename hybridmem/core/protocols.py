@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
-from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits, Memory
+from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits, Memory
 
 __all__ = [
     "ArmQuery",
@@ -187,6 +187,7 @@ class Change(NamedTuple):
     without a relation stands for all edges between its ends: one of them was erased.
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
+    `derived` is what the store has derived from the text, if it has: words, cues and speaker as in `Entry`.
     """
 
     seq: int
@@ -197,6 +198,7 @@ class Change(NamedTuple):
     gone: bool = False
     text_changed: bool = True
     born: int = 0
+    derived: tuple[int, int, str | None] | None = None
 
 
 class Index(Protocol):
@@ -257,16 +259,30 @@ class SearchView(Protocol):
         """The entries of these memories; None for an id that is not in the view."""
         ...
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
-        """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph."""
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
+        """A snapshot of the graph over the `allowed` memories, with or without the edges of threads; None: no graph.
+
+        `direction` and `weights` change which way and how strongly the kinds of edges are walked.
+        """
         ...
 
     def has_names(self) -> bool:
         """Whether any memory has a name (a title, an alias) that a text could mention."""
         ...
 
-    def mentions(self, ids: Sequence[str], /) -> Sequence[tuple[str, str, float, str]]:
-        """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> Sequence[tuple[str, str, float, str]]:
+        """The memories that the texts of these mention by name: (id, mentioned id, weight, name).
+
+        `weight` replaces `GraphSettings.mentions`.
+        """
         ...
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ __all__ = [
     "Activation",
     "ArmList",
     "Candidates",
+    "Direction",
     "Edge",
     "Entry",
     "Graph",
@@ -194,6 +195,10 @@ class Reader(Protocol):
         access_count, last_accessed, vector; any other name is looked up in the item's metadata.
         """
         ...
+
+
+Direction = Literal["both", "forward", "backward"]
+"""Which way edges are walked; forward is from the item that links to the one that is linked."""
 
 
 class Activation(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import islice
 from threading import Lock
 
 import numpy as np
@@ -39,6 +40,8 @@ class VectorCache:
 
     def put(self, key: bytes, row: Vector) -> None:
         """Store a vector; the least recently used one is removed when the cache is full."""
+        if not self.size:
+            return
         with self._lock:
             self._rows[key] = row
             while len(self._rows) > self.size:
@@ -58,6 +61,8 @@ class EmbeddingBatch:
         self._keys = [text_key(text) for text in texts]
         self._rows: dict[bytes, Vector] = {}
         self._missing: dict[bytes, str] = {}
+        self._embedded: list[Vector] = []
+        self._done = 0
         for key, text in zip(self._keys, texts, strict=True):
             if key in self._rows or key in self._missing:
                 continue
@@ -74,16 +79,21 @@ class EmbeddingBatch:
             yield texts[start : start + size]
 
     def store(self, batch: list[str], rows: Vector) -> None:
-        """Store the vectors of a batch."""
-        for text, row in zip(batch, rows, strict=True):
-            key = text_key(text)
-            self._rows[key] = row
+        """Store the vectors of the next batch."""
+        self._embedded.append(rows)
+        keys = list(islice(self._missing, self._done, self._done + len(batch)))
+        self._done += len(batch)
+        self._rows.update(zip(keys, rows, strict=True))
+        size = self._cache.size
+        for key, row in list(zip(keys, rows, strict=True))[-size:] if size else ():
             self._cache.put(key, frozen(row.copy()))  # a copy: a view would keep the whole batch alive
 
     def rows(self, dim: int | None) -> Vector:
         """The vectors of all texts, in order."""
         if not self._keys:
             return np.zeros((0, dim or 0), dtype=np.float32)
+        if len(self._missing) == len(self._keys):  # none is cached, and all are different
+            return np.concatenate(self._embedded)
         return np.stack([self._rows[key] for key in self._keys])
 
 

@@ -7,11 +7,52 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from hybridmem.errors import ConfigError
 
-__all__ = ["Source", "source_of"]
+if TYPE_CHECKING:
+    from hybridmem.embedding.embedder import Embedder
+
+__all__ = ["EmbeddingOption", "Source", "source_of"]
+
+
+class LangChainEmbeddings(Protocol):
+    """LangChain's `Embeddings`."""
+
+    def embed_documents(self, texts: list[str], /) -> list[list[float]]:
+        """A vector for each text."""
+        ...
+
+    def embed_query(self, text: str, /) -> list[float]:
+        """The vector of a query."""
+        ...
+
+
+class LlamaIndexEmbedding(Protocol):
+    """LlamaIndex's `BaseEmbedding`."""
+
+    def get_text_embedding_batch(self, texts: list[str], /) -> list[list[float]]:
+        """A vector for each text."""
+        ...
+
+    def get_query_embedding(self, query: str, /) -> list[float]:
+        """The vector of a query."""
+        ...
+
+
+class Encoder(Protocol):
+    """An object such as a SentenceTransformer."""
+
+    def encode(self, texts: list[str], /) -> Any:
+        """A vector for each text."""
+        ...
+
+
+EmbeddingOption: TypeAlias = (
+    "Embedder | LangChainEmbeddings | LlamaIndexEmbedding | Encoder | Callable[[list[str]], Any] | str"
+)
+"""What makes vectors: an embedding object of a framework, a function texts → vectors (Chroma's are), or "local"."""
 
 
 class Source(NamedTuple):

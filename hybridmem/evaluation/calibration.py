@@ -10,8 +10,8 @@ from typing import Any
 from hybridmem.core import validation
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, judged_cases
-from hybridmem.memory.confidence import answer_confidence
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.question import answer_confidence
 
 __all__ = ["Calibration", "calibrate", "threshold"]
 

@@ -79,7 +79,7 @@ def load_questions(source: str | Path | IO[str], *, answerable: bool = False) ->
         elif not answerable or "relevant" not in (row := _row(line, where)) or judged_cases([_case(row, where)]):
             questions.append(_case(_row(line, where), where).query)
     if not questions:
-        raise ConfigError(f"{_name(source)} holds no question: write one a line")
+        raise ConfigError(f"{_name(source)} holds no question: write one per line")
     return questions
 
 

@@ -142,29 +142,20 @@ class Report:
         chosen = name or self.metrics[-1]
         arms = [run.name for run in self.runs if run.arm]
         names = {run.name for run in self.runs}
-        lines = []
+        lines, unchanged = [], []
         for run in self.runs:
             if run.of in names:
-                lines.append(self._stage_verdict(run, chosen))
+                gain = self.gain(run.name, chosen, over=run.of)
+                if gain == (0.0, 0.0, 0.0):
+                    unchanged.append(run.name)
+                else:
+                    lines.append(f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {_stage_verdict(gain)}")
             elif arms and not run.arm:
                 best = max(arms, key=lambda arm: self.mean(arm, chosen))
                 gain = self.gain(run.name, chosen, over=best)
                 word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
                 lines.append(f"{run.name} {word} its best arm {best}: {chosen} {_signed(gain)}")
-        return lines
-
-    def _stage_verdict(self, run: Run, chosen: str) -> str:
-        gain = self.gain(run.name, chosen, over=run.of)
-        if gain == (0.0, 0.0, 0.0):
-            return f"{run.name}: nothing changes on these cases"
-        word = (
-            "the stage helps"
-            if gain.high < 0
-            else "better without the stage"
-            if gain.low > 0
-            else "no clear difference"
-        )
-        return f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {word}"
+        return [*lines, f"{', '.join(unchanged)}: no change on these cases"] if unchanged else lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready data."""
@@ -244,6 +235,10 @@ class Report:
         figure.savefig(path, dpi=120)
         return Path(path)
 
+    def systems(self) -> list[Run]:
+        """The runs that are no ablation of another one, in their order."""
+        return [run for run in self.runs if not run.of]
+
     # --- tables as rows of strings: the first row is the header
     def rows(self) -> list[list[str]]:
         """The main table: one row per system, the header first."""
@@ -286,7 +281,7 @@ class Report:
     def _draw_curves(self, axis: Any) -> None:
         names = sorted((name for name in self.metrics if name.startswith("recall@")), key=lambda name: metric(name)[1])
         ks = [metric(name)[1] for name in names]
-        for run in self.runs:
+        for run in self.systems():
             style = "--" if run.arm else "-"
             axis.plot(ks, [self.mean(run.name, name) for name in names], style, marker="o", ms=3, label=run.name)
         axis.set(xlabel="k", ylabel="recall@k", ylim=(0, 1), title=f"recall over {len(self.cases)} cases")
@@ -296,8 +291,8 @@ class Report:
     def _draw_bars(self, axis: Any) -> None:
         chosen = self.headline()
         places = np.arange(len(self.categories))
-        width = 0.8 / len(self.runs)
-        for number, run in enumerate(self.runs):
+        width = 0.8 / len(self.systems())
+        for number, run in enumerate(self.systems()):
             heights = [self.mean(run.name, chosen, category=name) for name in self.categories]
             axis.bar(places + (number + 0.5) * width - 0.4, heights, width, label=run.name)
         axis.set(ylabel=chosen, ylim=(0, 1), title=f"{chosen} by category")
@@ -331,6 +326,13 @@ class Report:
     def _bounds(mean: float, drawn: NDArray[np.float64], level: float) -> Interval:
         low, high = np.quantile(drawn, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
         return Interval(mean, float(low), float(high))
+
+
+def _stage_verdict(gain: Interval) -> str:
+    """What the gain without a stage says about the stage."""
+    if gain.high < 0:
+        return "the stage helps"
+    return "better without the stage" if gain.low > 0 else "no clear difference"
 
 
 def _signed(gain: Interval) -> str:

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 __all__ = ["report_body", "report_page"]
 
-_COLOURS = ("#3b6fd4", "#c4632a", "#2f8f5b", "#8a4fbf", "#b03a5b", "#4a8fa8", "#8a7a2c", "#6b6b6b")
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7f12", "#6b5fb5")
+_ABLATION = "#7d8894"
 _STYLE = """
-.hm-report{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:62rem}
-.hm-report table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-.hm-report th,.hm-report td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8884}
-.hm-report th:first-child,.hm-report td:first-child{text-align:left}
+.hm-report{font:14px/1.5 system-ui,sans-serif;color:#17202b;max-width:66rem}
+.hm-report h1{font-size:20px;margin:0 0 .6rem}
+.hm-report h2{font-size:14px;margin:1.8rem 0 .4rem}
+.hm-report ul{margin:0;padding-left:1.1rem}
+.hm-report table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
+.hm-report th,.hm-report td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #8883;white-space:nowrap}
+.hm-report th:first-child,.hm-report td:first-child{text-align:left;padding-left:0}
 .hm-report details{border-top:1px solid #8884;padding:.5rem 0}
 .hm-report summary{cursor:pointer;font-weight:600}
 .hm-report svg{max-width:100%;height:auto;display:block;margin:1rem 0}
@@ -28,7 +32,7 @@ _STYLE = """
 """
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>body{{margin:2rem auto;padding:0 1rem;max-width:64rem;background:#fff}}
+<style>body{{margin:2rem auto;padding:0 1rem;max-width:68rem;background:#fff}}
 @media (prefers-color-scheme:dark){{body{{background:#151a22}}}}</style></head><body>{body}</body></html>
 """
 
@@ -44,16 +48,16 @@ def report_body(report: Report) -> str:
     parts = [
         f"<style>{_STYLE}</style>",
         f"<h1>Evaluation over {len(report.cases)} cases</h1>",
-        _table(report.rows()),
+        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in remarks) + "</ul>" if remarks else "",
         f"<h2>{escape(report.metrics[-1])} with 95 % intervals</h2>",
         _intervals(report, report.metrics[-1]),
         "<h2>Recall by depth</h2>",
         _curves(report),
+        "<h2>All figures</h2>",
+        _table(report.rows()),
     ]
     if report.categories:
         parts += ["<h2>By category</h2>", _table(report.category_rows())]
-    if remarks:
-        parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in remarks) + "</ul>")
     if report.failures:
         parts += ["<h2>Failed cases</h2>", *map(_failure, report.failures)]
     return f'<div class="hm-report">{"".join(parts)}</div>'
@@ -71,12 +75,12 @@ def _cells(row: Iterable[str], tag: str) -> str:
 
 def _intervals(report: Report, name: str) -> str:
     """One horizontal bar per system from 0 to its mean, with its interval."""
-    label, width, row = 220, 460, 24
+    label, width, row = 250, 460, 24
     height = row * len(report.runs) + 8
     lines = [f'<svg viewBox="0 0 {label + width + 60} {height}" role="img" aria-label="{escape(name)} by system">']
     for number, run in enumerate(report.runs):
         bounds, y = report.interval(run.name, name), row * number + 6
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = _ABLATION if run.of else _COLOURS[number % len(_COLOURS)]
         middle = y + 8
         lines.append(f'<text x="{label - 8}" y="{y + 12}" text-anchor="end">{escape(run.name)}</text>')
         length = bounds.mean * width
@@ -91,7 +95,7 @@ def _intervals(report: Report, name: str) -> str:
 
 
 def _curves(report: Report) -> str:
-    """Recall at each depth, one line per system."""
+    """Recall at each depth, one line per system; ablations are left out."""
     names = sorted((name for name in report.metrics if name.startswith("recall@")), key=lambda name: metric(name)[1])
     if not names:
         return ""
@@ -105,7 +109,7 @@ def _curves(report: Report) -> str:
     for number, name in enumerate(names):
         x = left + step * number
         lines.append(f'<text x="{x:.1f}" y="{top + height + 18}" text-anchor="middle">{metric(name)[1]}</text>')
-    for number, run in enumerate(report.runs):
+    for number, run in enumerate(report.systems()):
         colour = _COLOURS[number % len(_COLOURS)]
         means = [report.mean(run.name, name) for name in names]
         points = " ".join(

@@ -79,7 +79,7 @@ def _name(field: Field) -> str:
     if len(field.path) > 1 or name.startswith("$") or (field.path and name in FIELDS):
         raise ConfigError(f"Chroma cannot look at {'.'.join(field.path)!r} inside the metadata")
     if name == "text" or field.type == "list":
-        raise ConfigError(f"Chroma's metadata does not hold {name!r}")
+        raise ConfigError(f"Chroma's metadata does not store {name!r}")
     return name
 
 

@@ -4,33 +4,44 @@
 |---|---|
 | `rank_shares` | weight / (c + rank) for each rank of a list |
 | `score_shares` | weight · normalised score, for the modes that use scores |
-| `completed` | an arm's votes, with scores for candidates that only other arms listed |
-| `merge` | the sum of each key's shares over the lists |
+| `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
+| `merge`, `merge_pool` | the sum of each key's shares over the lists, or of each row's in a pool |
 | `normalise_weights` | one weight per arm, summing to 1 |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList
+from hybridmem.core.types import ArmList, Candidates
 from hybridmem.errors import ConfigError
 
 __all__ = [
     "ArmVotes",
+    "PoolVotes",
     "completed",
     "first_places",
     "merge",
+    "merge_pool",
     "normalise_weights",
+    "pool_votes",
     "rank_shares",
     "score_shares",
     "weighted_rrf",
 ]
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 
 class ArmVotes(NamedTuple):
@@ -65,20 +76,16 @@ def weighted_rrf(
 
 
 def merge(
-    columns: Sequence[Sequence[str]],
-    shares: Sequence[Sequence[float]],
-    /,
-    *,
-    scores: Sequence[Sequence[float] | None] = (None,),
+    columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /, *, by_list: bool = False
 ) -> dict[str, float]:
-    """The sum of each key's shares over the lists, in the order of best rank, then relative score, then key.
+    """The sum of each key's shares over the lists, in the order of best rank, then key.
 
-    A stable sort by score then breaks ties in that order. Relative scores are compared between hits of the same rank
-    when all lists have `scores`: a hit that is hardly worse than the best of its list comes first. Sums of more than
-    two shares use `math.fsum`, so the order of the lists cannot change a score.
+    A stable sort by score then breaks ties in that order. `by_list`: keys of the same best rank are in the order of
+    their lists instead, as in LangChain's EnsembleRetriever. Sums of more than two shares use `math.fsum`, so the
+    order of the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns) if None in scores or len(columns) == 1 else _by_rank_and_score(columns, scores)
+    order = _by_best_rank(columns, sorting=not by_list)
     if len(maps) > 2:  # noqa: PLR2004
         return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
     totals = dict.fromkeys(order, 0.0)
@@ -105,28 +112,15 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
-def _by_rank_and_score(columns: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | None]) -> list[str]:
-    """Distinct keys by their best rank in any list, then by relative score at that rank, then by key.
-
-    Of first hits, whose relative scores are all 1, that of the list comes first in which the other scores fall fastest.
-    """
-    ranked = []
-    for keys, given in zip(columns, scores, strict=True):
-        relative = _relative(given, 0.0) if given else []
-        mean = math.fsum(relative) / len(relative) if relative else 0.0
-        ranked.append([(-x, mean, key) for x, key in zip(relative, keys, strict=True)])
-    levels = zip_longest(*ranked)
-    return list(dict.fromkeys(hit[2] for level in levels for hit in sorted(hit for hit in level if hit is not None)))
-
-
-def _by_best_rank(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Distinct keys by their best rank in any list, then by key."""
+def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[str]:
+    """Distinct keys by their best rank in any list, then by key, or without sorting in the order of the lists."""
     shared = min(map(len, columns), default=0)
-    levels = map(sorted, zip(*columns))  # noqa: B905  the rest of the longer lists follows
-    rest = (
-        sorted(key for key in level if key is not None)
-        for level in zip_longest(*[column[shared:] for column in columns])
+    levels: Iterable[Sequence[str]] = zip(*columns)  # noqa: B905  the rest of the longer lists follows
+    rest: Iterable[Sequence[str]] = (
+        [key for key in level if key is not None] for level in zip_longest(*[column[shared:] for column in columns])
     )
+    if sorting:
+        levels, rest = map(sorted, levels), map(sorted, rest)
     return list(dict.fromkeys(chain.from_iterable(chain(levels, rest))))
 
 
@@ -158,48 +152,98 @@ def normalise_weights(names: Sequence[str], weights: Mapping[str, float] | Seque
     return [weight / total for weight in given]
 
 
-def score_shares(mode: str, votes: ArmVotes, /, *, smooth: bool) -> list[float]:
+def score_shares(mode: str, votes: ArmVotes | PoolVotes, /, *, smooth: bool) -> Floats:
     """The shares weight · normalised score of an arm's hits; `smooth` makes them (1 + n · x) / (1 + n).
 
     An arm without scores counts as n scores that fall evenly from 1 to 1/n.
     """
-    n, weight = len(votes.keys), votes.weight
-    scores = [1.0 - rank / n for rank in range(n)] if votes.scores is None else votes.scores
+    given, weight = votes.scores, votes.weight
+    n = len(votes.keys) if given is None else len(given)
     least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
-    baseline = 0.0 if votes.scores is None else votes.arm.baseline
-    return [least + step * x for x in _NORMALISERS[mode](scores, baseline)]
+    scores: Floats = 1.0 - np.arange(n) / n if given is None else np.asarray(given, np.float64)
+    baseline = 0.0 if given is None else votes.arm.baseline
+    with np.errstate(invalid="ignore"):  # scores of others may be infinite
+        return least + step * _NORMALISERS[mode](scores, baseline)
 
 
-def _relative(scores: Sequence[float], _: float) -> list[float]:
+def _relative(scores: Floats, _: float) -> Floats:
     """Min–max: (s − min) / (max − min); all 1 when they are equal."""
-    low = min(scores)
-    span = max(scores) - low
-    return [(s - low) / span for s in scores] if span > 0 else [1.0] * len(scores)
+    low = scores.min()
+    span = scores.max() - low
+    return (scores - low) / span if span > 0 else np.ones(len(scores))
 
 
-def _distribution(scores: Sequence[float], _: float) -> list[float]:
+def _distribution(scores: Floats, _: float) -> Floats:
     """Distribution-based: the position of s between mean − 3σ and mean + 3σ, cut to [0, 1]; all 1 when equal."""
     mean = math.fsum(scores) / len(scores)
-    sigma = math.sqrt(math.fsum([(s - mean) ** 2 for s in scores]) / len(scores))
+    sigma = math.sqrt(math.fsum((scores - mean) ** 2) / len(scores))
     if sigma == 0:
-        return [1.0] * len(scores)
-    return [min(1.0, max(0.0, (s - mean + 3 * sigma) / (6 * sigma))) for s in scores]
+        return np.ones(len(scores))
+    return np.clip((scores - mean + 3 * sigma) / (6 * sigma), 0.0, 1.0)
 
 
 _ROUNDING = 1e-6
 """A share below this is 0: scores of the same memory differ by less between a database and this process."""
 
 
-def _convex(scores: Sequence[float], baseline: float) -> list[float]:
+def _convex(scores: Floats, baseline: float) -> Floats:
     """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
-    span = max(scores) - baseline
+    span = scores.max() - baseline
     if span <= 0:
-        return [0.0] * len(scores)
-    return [x if x > _ROUNDING else 0.0 for x in ((s - baseline) / span for s in scores)]
+        return np.zeros(len(scores))
+    shares = (scores - baseline) / span
+    return np.where(shares > _ROUNDING, shares, 0.0)
 
 
-_NORMALISERS: dict[str, Callable[[Sequence[float], float], list[float]]] = {
+_NORMALISERS: dict[str, Callable[[Floats, float], Floats]] = {
     "relative": _relative,
     "distribution": _distribution,
     "convex": _convex,
 }
+
+
+class PoolVotes(NamedTuple):
+    """One arm's votes in a pool: rows of the pool, best first, and their raw scores."""
+
+    arm: ArmList
+    keys: Ints
+    scores: Floats | None
+    weight: float
+
+    def by_key(self, ids: Sequence[str], /) -> ArmVotes:
+        """The same with the ids of the pool."""
+        scores = None if self.scores is None else self.scores.tolist()
+        return ArmVotes(self.arm, [ids[row] for row in self.keys.tolist()], scores, self.weight)
+
+
+def pool_votes(pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight: float, /) -> PoolVotes:
+    """The arm's list, at these rows of the pool, followed by the `others` that it can score, best first.
+
+    A score of 0 counts as no vote. An arm without scores keeps only what it listed.
+    """
+    if arm.scores is None or arm.name not in pool.scores:
+        return PoolVotes(arm, rows, None if arm.scores is None else np.array(arm.scores, np.float64), weight)
+    known = np.array(pool.scores[arm.name], np.float64)
+    more = (others & (known != 0.0)).nonzero()[0]
+    more = more[sorted_rows([pool.ids[row] for row in more.tolist()], -known[more])]
+    return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
+
+
+def merge_pool(ids: Sequence[str], votes: Sequence[PoolVotes], shares: Sequence[Floats], /) -> tuple[Ints, Floats]:
+    """The rows of a pool by the sum of their shares, then best rank, then id; and the sums."""
+    totals, best = np.zeros(len(ids)), np.full(len(ids), np.inf)
+    for one, share in zip(votes, shares, strict=True):
+        totals[one.keys] += share
+        best[one.keys] = np.minimum(best[one.keys], np.arange(len(one.keys)))
+    order = sorted_rows(ids, -totals, best)
+    return order, totals[order]
+
+
+def sorted_rows(ids: Sequence[str], *columns: Floats) -> Ints:
+    """The positions of rows by the columns, ascending, then by id."""
+    order: Ints = np.lexsort(columns[::-1])
+    ordered = [column[order] for column in columns]
+    if np.logical_and.reduce([column[1:] == column[:-1] for column in ordered]).any():
+        rows = list(zip(*(column.tolist() for column in columns), ids, strict=True))
+        order = np.array(sorted(range(len(ids)), key=rows.__getitem__), np.intp)
+    return order

@@ -1,14 +1,19 @@
 """The recipe `Fusion`: merge mode, weights and the table of stage slots, and the function that runs them.
 
 Running a recipe is a pure function of (ranked lists, clock, recipe): gate → merge → stages in the order of the slots.
+Named recipes (`RECIPES`) and recipe files are at the end.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from hybridmem.core import validation
 from hybridmem.core.types import ArmList, Graph, Ranking, Reader
@@ -16,10 +21,13 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
     ArmVotes,
+    Ints,
     completed,
     first_places,
     merge,
+    merge_pool,
     normalise_weights,
+    pool_votes,
     rank_shares,
     score_shares,
     weighted_rrf,
@@ -27,12 +35,24 @@ from hybridmem.fusion.merge import (
 from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name, take
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
-from hybridmem.fusion.stages.evidence import Evidence
+from hybridmem.fusion.stages.evidence import Evidence, Spread
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.spread import Spread
 from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
-__all__ = ["SLOTS", "Fusion", "Mode", "Slot", "merge", "normalise_weights", "weighted_rrf"]
+__all__ = [
+    "RECIPES",
+    "SLOTS",
+    "Fusion",
+    "Mode",
+    "Slot",
+    "load_recipe",
+    "merge",
+    "normalise_weights",
+    "recipe_from_dict",
+    "recipe_to_dict",
+    "save_recipe",
+    "weighted_rrf",
+]
 
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -206,7 +226,10 @@ class Fusion:
         pool: Pool | None = None,
         fill: bool = True,
     ) -> Ranking:
-        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking."""
+        """Rank the union of the lists. The same lists, clock and recipe always give the same ranking.
+
+        Ties go to the best rank in any list, then to the earlier list, as in LangChain's EnsembleRetriever.
+        """
         if k is not None and not (type(k) is int and k >= 1):
             validation.integer("k", k, "ask for at least 1 result", low=1)
         now = time.time() if now is None else now
@@ -215,8 +238,11 @@ class Fusion:
             trace.listed(lists, reader)
         if self.gate is not None:
             context.lists = self.gate.apply(lists, context)
-        ranking = self._merge(context.lists, context, self._pooled(lists, context))
-        stages = (*self._stages, _matching) if pool is not None and self.complete else self._stages
+        stages = self._stages
+        if pool is not None and self.complete:
+            ranking, stages = self._merge_pool(lists, context.lists, context, pool), (*stages, _matching)
+        else:
+            ranking = self._merge(context.lists, context)
         if self.pack is not None or k is not None:
             stages = (*stages, self.pack or _PACK)
         for stage in stages:
@@ -243,47 +269,74 @@ class Fusion:
             for score in scores
         ]  # fmt: skip
 
-    def _pooled(self, lists: Sequence[ArmList], context: Context) -> dict[str, Any]:
-        """The candidates that no arm listed, such as the neighbours of hits in their thread."""
-        if context.pool is None or not self.complete:
-            return {}
-        listed = {key for arm in lists for key in context.reader.keys(arm.items)}
-        pairs = zip(context.pool.candidates.ids, context.pool.items, strict=True)
-        return {key: item for key, item in pairs if key not in listed}
-
-    def _merge(self, lists: Sequence[ArmList], context: Context, pooled: Mapping[str, Any]) -> Ranking:
+    def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
         """One ranking of all lists."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
         votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
-        items: dict[str, Any] = dict(pooled)
+        items: dict[str, Any] = {}
         for one in reversed(votes):  # of items with the same key the first arm's is returned
             items.update(first_places(one.keys, one.arm.items))
         if self.complete:
             votes = [completed(one, items) for one in votes]
+        return self._ranked(votes, items, context)
+
+    def _ranked(self, votes: Sequence[ArmVotes], items: Mapping[str, Any], context: Context) -> Ranking:
+        """The items by the sum of their shares; those without a vote follow by key."""
         votes = [one for one in votes if one.keys]
         if self.mode == "rrf":
             shares = [rank_shares(len(one.keys), one.weight, self.c) for one in votes]
         else:
-            shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
+            shares = [score_shares(self.mode, one, smooth=self.smooth).tolist() for one in votes]
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        ties = [one.scores for one in votes] if self.mode == "rrf" else (None,)  # equal scores are rare elsewhere
-        totals = merge([one.keys for one in votes], shares, scores=ties)
-        totals.update((key, 0.0) for key in sorted(pooled) if key not in totals)
+        totals = merge([one.keys for one in votes], shares, by_list=True)
+        if len(totals) < len(items):
+            totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
         return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
 
+    def _merge_pool(self, listed: Sequence[ArmList], lists: Sequence[ArmList], context: Context, pool: Pool) -> Ranking:
+        """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""
+        ids = pool.candidates.ids
+        place = dict(zip(ids, range(len(ids)), strict=True))
+        rows_of = {id(arm): _rows(place, context.reader.keys(arm.items)) for arm in (*listed, *lists)}
+        present = np.ones(len(ids), np.bool_)
+        if self.gate is not None:
+            for arms, is_in in ((listed, False), (lists, True)):
+                for arm in arms:
+                    present[rows_of[id(arm)]] = is_in
+        votes = []
+        for arm, weight in zip(lists, self.weights_for([arm.name for arm in lists]), strict=True):
+            rows, others = rows_of[id(arm)], present.copy()
+            others[rows] = False
+            votes.append(pool_votes(pool.candidates, arm, rows, others, weight))
+        votes = [one for one in votes if len(one.keys)]
+        if self.mode == "rrf" or context.trace is not None:
+            named = [one.by_key(ids) for one in votes]
+        if self.mode == "rrf":
+            return self._ranked(named, {ids[row]: pool.items[row] for row in present.nonzero()[0].tolist()}, context)
+        shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
+        if context.trace is not None:
+            context.trace.merged(named, [share.tolist() for share in shares])
+        order, totals = merge_pool(ids, votes, shares)
+        kept = order[present[order]].tolist()
+        return Ranking([ids[row] for row in kept], [pool.items[row] for row in kept], totals[present[order]].tolist())
+
+
+def _rows(place: Mapping[str, int], keys: Sequence[str]) -> Ints:
+    return np.array([place[key] for key in keys], np.intp)
+
 
 def _matching(ranking: Ranking, context: Context) -> Ranking:
-    """The ranking without the candidates of a pool for which no arm and no evidence speaks."""
+    """The ranking without the candidates of a pool that no arm listed and to which no evidence adds a score."""
     if not ranking.scores or ranking.scores[-1] > 0.0:
         return ranking
     if context.trace is not None:
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                context.trace.drop("match", key, "no arm and no evidence speaks for it")
+                context.trace.drop("match", key, "no arm listed it and no evidence adds to its score")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 
@@ -292,3 +345,129 @@ SLOTS: tuple[Slot, ...] = tuple(
 )
 """The slots of a recipe in the order in which they run."""
 _PACK = Pack()
+
+
+FORMAT = 1
+_NOT_IN_FILE = tuple(slot.name for slot in SLOTS if not slot.in_file)
+_IN_FILE = tuple(item.name for item in fields(Fusion) if item.init and item.name not in _NOT_IN_FILE)
+_STAGES = {slot.name: slot for slot in SLOTS if slot.in_file}
+
+_DEFAULT = Fusion(
+    mode="convex",
+    weights={"bm25": 0.5, "vector": 0.5},
+    depth=100,
+    complete=True,
+    omit_speakers=True,
+    evidence=Evidence(),
+    spread=Spread(strength=0.3),
+    dedup=SourceDedup(fill=True),
+    boost=HalfLife(strength=0.02),
+    duplicates=IdenticalTexts(),
+)
+"""Tuned on the tuning parts of the evaluation sets; docs/quality.md reports the effect of each part."""
+
+RECIPES: dict[str, Fusion] = {
+    "rrf": Fusion(),
+    "default": _DEFAULT,
+    "competition": replace(_DEFAULT, boost=Competition(), conflicts=Conflicts()),
+}
+
+
+def load_recipe(recipe: str | Path | Mapping[str, Any] | Fusion, /) -> Fusion:
+    """A recipe from its name, a file written by `save_recipe` or `hybridmem tune`, a dict, or as it is."""
+    if isinstance(recipe, Fusion):
+        return recipe
+    if isinstance(recipe, Mapping):
+        return recipe_from_dict(recipe)
+    if isinstance(recipe, str) and recipe in RECIPES:
+        return RECIPES[recipe]
+    named = ", ".join(map(repr, RECIPES))
+    if not isinstance(recipe, str | Path):
+        raise ConfigError(f"recipe = {recipe!r} is not allowed: a Fusion, a dict, a file, or one of {named}")
+    path = Path(recipe)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"recipe {str(recipe)!r} is neither a file nor a name: the names are {named}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"recipe file {str(path)!r} cannot be read: it holds a {type(data).__name__}, not an object")
+    return recipe_from_dict(data)
+
+
+def save_recipe(recipe: Fusion, path: str | Path, /) -> None:
+    """Write a recipe as JSON, to be read by `HybridMemory(recipe=path)` and both `FusionRetriever`s."""
+    text = json.dumps(recipe_to_dict(recipe), indent=2) + "\n"
+    place = validation.file_path("path", path, "the name of a file")
+    try:
+        Path(place).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"recipe file {place!r} cannot be written: {error}") from error
+
+
+def recipe_to_dict(recipe: Fusion, /) -> dict[str, Any]:
+    """The recipe as JSON-ready data, without defaults; a recipe with functions is refused."""
+    if not isinstance(recipe, Fusion):
+        validation.refuse("recipe", recipe, "a Fusion(…)")
+    for name in _NOT_IN_FILE:
+        if getattr(recipe, name):
+            raise ConfigError(f"the recipe's {name!r} slot is a function, which a file cannot store: set it in code")
+    data: dict[str, Any] = {"hybridmem": FORMAT}
+    for item in fields(recipe):
+        value = getattr(recipe, item.name)
+        if item.name not in _IN_FILE or value == item.default:
+            continue
+        slot = _STAGES.get(item.name)
+        data[item.name] = _plain(value) if slot is None else _stage_to_dict(slot, value)
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _stage_to_dict(slot: Slot, stage: Any) -> dict[str, Any]:
+    if not is_dataclass(stage):
+        raise ConfigError(f"the recipe's {slot.name!r} slot is a function, which a file cannot store: set it in code")
+    data: dict[str, Any] = {"kind": type(stage).__name__} if len(slot.types) > 1 else {}
+    for item in fields(stage):
+        value = getattr(stage, item.name)
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        if value == default:
+            continue
+        if callable(value):
+            raise ConfigError(f"{slot.name}.{item.name} is a function, which a file cannot store: set it in code")
+        data[item.name] = _plain(value)
+    return data
+
+
+def recipe_from_dict(data: Mapping[str, Any], /) -> Fusion:
+    """A recipe from the data of `recipe_to_dict`; an unknown name is an error that lists the known ones."""
+    given = dict(data)
+    version = given.pop("hybridmem", FORMAT)
+    if version != FORMAT:
+        raise ConfigError(f"recipe format {version!r} is not known: this version reads {FORMAT}")
+    for name, value in given.items():
+        if name not in _IN_FILE:
+            raise ConfigError(f"recipe has an unknown slot {name!r}: the slots are {', '.join(_IN_FILE)}")
+        if name in _STAGES and isinstance(value, Mapping):
+            given[name] = _stage_from_dict(_STAGES[name], value)
+    if isinstance(given.get("weights"), list):
+        given["weights"] = tuple(given["weights"])
+    return Fusion(**given)
+
+
+def _stage_from_dict(slot: Slot, data: Mapping[str, Any]) -> Any:
+    types = {kind.__name__: kind for kind in slot.types}
+    given = dict(data)
+    name = given.pop("kind", next(iter(types)))
+    if name not in types:
+        raise ConfigError(f"{slot.name} kind {name!r} is not known: {', '.join(types)}")
+    allowed = [item.name for item in fields(types[name])]
+    for key in given:
+        if key not in allowed:
+            raise ConfigError(f"{slot.name} has an unknown setting {key!r}: the settings are {', '.join(allowed)}")
+    return types[name](**given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, Protocol
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.graph.activation import Mentions
+from hybridmem.indexes.graph.activation import Links
 
 __all__ = ["SAMPLE", "WINDOW", "baseline_of", "candidates"]
 
 SAMPLE = 128
-"""The memories whose cosines give the baseline of the vector arm."""
+"""The cosines of this many memories tell how similar an unrelated memory is."""
 MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
 WINDOW = 2
@@ -27,11 +27,13 @@ class PoolLexicalIndex(Protocol):
     """BM25 of memories and of windows of memories, in this process or in a server."""
 
     def score(self, query: str, ids: Sequence[str], /) -> list[float]: ...
-    def windows(self, query: str, windows: Sequence[Sequence[str | None]], /) -> list[float]: ...
+    def windows(
+        self, query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /
+    ) -> tuple[list[float], list[float]]: ...
 
 
 class PoolThreads(Protocol):
-    """The order of memories in threads, and a fixed sample of ids."""
+    """The order of memories in threads."""
 
     def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]: ...
 
@@ -39,76 +41,76 @@ class PoolThreads(Protocol):
 def candidates(
     bm25: PoolLexicalIndex,
     vectors: Any,
-    entries: PoolThreads,
+    threads: PoolThreads,
     query: ArmQuery,
     hits: Mapping[str, Hits],
-    baseline: Mapping[str, float],
     /,
     *,
+    baseline: Callable[[], float],
     seeds: int,
     hops: int,
-    mentions: Mentions | None = None,
+    mentions: Links | None = None,
 ) -> Candidates:
     """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
 
-    `baseline`: each arm's score of an unrelated memory. With `mentions`, the memories that the best `MENTIONING` hits
+    `baseline` is the cosine of an unrelated memory. With `mentions`, the memories that the best `MENTIONING` hits
     mention by name belong to the pool, too.
     """
+    lows = {arm: 0.0 if arm == "bm25" else baseline() for arm in hits}
 
     def scored(arm: str, ids: Sequence[str]) -> list[float]:
         if arm == "bm25":
             return bm25.score(query.text, ids)
-        return [baseline[arm] if score is None else score for score in vectors.score(query.vector, ids)]
+        return [lows[arm] if score is None else score for score in vectors.score(query.vector, ids)]
 
     ids = list(dict.fromkeys(chain.from_iterable(found.ids for found in hits.values())))
     scores: dict[str, list[float]] = {}
     for arm, found in hits.items():
-        known = dict(zip(*found, strict=True))
-        missing = [id_ for id_ in ids if id_ not in known]
-        known.update(zip(missing, scored(arm, missing), strict=True))
-        scores[arm] = [known[id_] for id_ in ids]
-    best = _best(ids, scores, baseline, max(seeds, MENTIONING))
+        given = dict(zip(*found, strict=True))
+        missing = [id_ for id_ in ids if id_ not in given]
+        given.update(zip(missing, scored(arm, missing), strict=True))
+        scores[arm] = list(map(given.__getitem__, ids))
+    best = _best(ids, scores, lows, max(seeds, MENTIONING))
     links = list(mentions(best[:MENTIONING])) if mentions is not None else []
-    near: list[list[str | None]] = [*entries.around(best[:seeds], hops), [target for _, target, _, _ in links]]
+    near: list[list[str | None]] = [*threads.around(best[:seeds], hops), [target for _, target, _, _ in links]]
     more = _new_ids(near, ids, query.allowed)
-    if more:
-        scores = {arm: values + scored(arm, more) for arm, values in scores.items()}
     ids += more
+    around = threads.around(ids, WINDOW)
+    alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
+    separate = all(alone)
+    single, together = ([], []) if separate else bm25.windows(query.text, ids, around)
+    scores = {
+        arm: known + (single[len(known) :] if arm == "bm25" and single else scored(arm, more))
+        for arm, known in scores.items()
+    }
     position = {id_: place for place, id_ in enumerate(ids)}
     mentioned = [
         MentionLink(position[source], position[target], weight, name)
         for source, target, weight, name in links
         if target in position
     ]
-    around = entries.around(ids, WINDOW)
-    alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
-    if all(alone):
-        return Candidates(ids, scores, baseline, mentions=mentioned)
-    window = [
-        math.nan if lone else score for lone, score in zip(alone, bm25.windows(query.text, [ids, *around]), strict=True)
-    ]
+    if separate:
+        return Candidates(ids, scores, lows, mentions=mentioned)
+    window = [math.nan if lone else score for lone, score in zip(alone, together, strict=True)]
     previous = [-1 if id_ is None else position.get(id_, -1) for id_ in around[0]]
-    return Candidates(ids, scores, baseline, window, previous, mentioned)
+    return Candidates(ids, scores, lows, window, previous, mentioned)
 
 
-def baseline_of(vectors: Any, entries: Any, vector: Any, /) -> float:
-    """The cosine of an unrelated memory: mean − standard deviation over the sample of the view's vectors."""
-    sample = [score for score in vectors.score(vector, entries.sample(SAMPLE)) if score is not None]
-    if len(sample) < min(SAMPLE, len(vectors)):  # memories without a vector are left out of the sample
-        scores = vectors.score(vector, entries.sample(len(entries)))
-        sample = [score for score in scores if score is not None][:SAMPLE]
-    return float(np.mean(sample) - np.std(sample)) if sample else 0.0
+def baseline_of(cosines: Sequence[float] | Any, /) -> float:
+    """The cosine of an unrelated memory: mean − standard deviation over a sample of the view's vectors."""
+    return float(np.mean(cosines) - np.std(cosines)) if len(cosines) else 0.0
 
 
-def _best(ids: list[str], scores: Mapping[str, list[float]], baseline: Mapping[str, float], seeds: int) -> list[str]:
+def _best(ids: list[str], scores: Mapping[str, list[float]], lows: Mapping[str, float], count: int) -> list[str]:
     """The best ids by the mean of the arms' scores, each scaled to 0 … 1 between its baseline and its best."""
     total = np.zeros(len(ids))
     for arm, values in scores.items():
-        low = baseline[arm]
+        low = lows[arm]
         span = max(max(values, default=low) - low, 1e-9)
         total += np.maximum((np.array(values) - low) / span, 0.0)
-    order = sorted(zip((-total).tolist(), ids, strict=True))
-    return [id_ for _, id_ in order[:seeds]]
+    least = np.partition(total, -count)[-count] if count < len(ids) else -np.inf
+    order = sorted((-total[place], ids[place]) for place in (total >= least).nonzero()[0].tolist())
+    return [id_ for _, id_ in order[:count]]
 
 
 def _new_ids(near: list[list[str | None]], ids: list[str], allowed: Set[str] | None) -> list[str]:

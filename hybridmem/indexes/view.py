@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from time import monotonic
 from typing import Any, NamedTuple
@@ -21,17 +22,17 @@ from hybridmem.core.protocols import (
     SupportsVectorLoading,
     View,
 )
-from hybridmem.core.types import Candidates, Edge, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.candidates import baseline_of, candidates
+from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
-from hybridmem.indexes.vector.index import VectorIndex
-from hybridmem.indexes.vector.matrix import kernel
+from hybridmem.indexes.vector.index import VectorIndex, as_question
+from hybridmem.indexes.vector.matrix import cosines, kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 
@@ -83,6 +84,10 @@ class LocalView:
         self._graph: GraphIndex | None = None
         self._saved = 0
         self._next_save = 0.0
+        self._sampled: tuple[int, Any] = (-1, None)
+        """The vectors of the sample, with the seq of the view that they belong to."""
+        self._information: tuple[int, dict[str, float]] = (-1, {})
+        """The IDF of the rarest word of each name, with the seq of the view that they belong to."""
 
     # --- updating
 
@@ -96,7 +101,9 @@ class LocalView:
         with self._lock:
             if newest == self._applied:
                 return
-            self._catch_up(self._open() if self._applied < 0 else self._applied)
+            loaded = self._open() if self._applied < 0 else 0
+            changed = self._catch_up(max(loaded, self._applied))
+            self._warn_without_vector(self._count_without_vector() if loaded else changed)
             self._applied = newest
 
     def next_expiry(self) -> float | None:
@@ -116,18 +123,20 @@ class LocalView:
             if isinstance(self._vector, ExternalIndex):
                 self._vector.reset_if_ahead(self._store.last_seq())
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
-        text, entries = self._saved_bm25(), self._saved_entries()
+        read_vectors = self._vector is not None and not own_vectors
+        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
+        with ThreadPoolExecutor(1) as pool:  # reading releases the GIL: a second core reads the vector codes
+            pending = None if bulk is None or kernel() is None else pool.submit(self._saved_vectors)
+            text, entries = self._saved_bm25(), self._saved_entries()
+            names: Names | None = None if self._names is None else self._restored("names", Names.from_bytes)
+            codes = None if pending is None else pending.result()
         if text is None or entries is None or text.watermark < entries.watermark:
             return 0
         if self._names is not None:
-            names: Names | None = self._restored("names", Names.from_bytes)
             if names is None or names.watermark < entries.watermark:
                 return 0
             self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
-        read_vectors = self._vector is not None and not own_vectors
-        bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
-        codes = self._saved_vectors() if bulk is not None else None
         if codes is not None:
             self._vector, bulk = codes, None
         self._load(entries, bulk)
@@ -139,7 +148,7 @@ class LocalView:
         def read(head: bytes) -> CompactVectors:
             return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
 
-        codes: CompactVectors | None = None if kernel() is None else self._restored("vectors", read)
+        codes: CompactVectors | None = self._restored("vectors", read)
         try:
             if codes is not None:
                 codes.apply(self._store.changes(codes.watermark, view=self._view, vectors=True))
@@ -164,7 +173,12 @@ class LocalView:
                 self._vector.load(map(_columns, rows), size=len(entries), watermark=newest)
         elif not isinstance(self._vector, CompactVectors):
             self._vector.apply(self._store.changes(0, view=self._view, vectors=True))
-        self._warn_without_vector(len(entries) - len(self._vector) - entries.count_empty())
+
+    def _count_without_vector(self) -> int:
+        """The memories without a vector, after the changes since the snapshots: a snapshot may have forgotten ones."""
+        if self._vector is None or self._settings.make_vectors is not None:
+            return 0
+        return len(self._entries) - len(self._vector) - self._entries.count_empty()
 
     def _warn_without_vector(self, count: int) -> None:
         """Warn about memories that vector search cannot find: stored without an embedder, or edited by hand since."""
@@ -192,7 +206,8 @@ class LocalView:
             log.warning("the saved %s index cannot be read and will be rebuilt: %s", name, error)
             return None
 
-    def _catch_up(self, since: int) -> None:
+    def _catch_up(self, since: int) -> int:
+        """Apply the changes since then; return how many of them have a text and no vector."""
         batch: list[Change] = []
         without = 0
         for change in self._store.changes(since, view=self._view, vectors=self._settings.vectors):
@@ -202,10 +217,10 @@ class LocalView:
                 self._apply(batch)
                 batch = []
         self._apply(batch)
-        self._warn_without_vector(without)
         self._compact_vectors()
         if self._unsaved() >= max(SNAPSHOT_AFTER, len(self._entries) // 20) and monotonic() >= self._next_save:
             self.save()
+        return without
 
     def _compact_vectors(self) -> None:
         """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
@@ -217,6 +232,8 @@ class LocalView:
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
+        if not batch:
+            return
         for change in batch:
             if change.edge is not None:
                 self._set_contradiction(change.edge, removed=change.gone)
@@ -246,11 +263,13 @@ class LocalView:
             if memory is None:  # it was deleted since: that change comes later
                 continue
             previous = memories.get(turn.previous) if turn.previous is not None else None
-            yield as_document(memory)._replace(
-                id=turn.id,
-                asked=question_sentences(memory.text) if turn.halved else "",
-                previous="" if previous is None else question_sentences(previous.text),
-            )
+            document = as_document(memory)
+            if turn.halved or previous is not None:
+                document = document._replace(
+                    asked=question_sentences(memory.text) if turn.halved else "",
+                    previous="" if previous is None else question_sentences(previous.text),
+                )
+            yield document
 
     def _set_contradiction(self, edge: Edge, *, removed: bool) -> None:
         self._linked = True
@@ -360,22 +379,41 @@ class LocalView:
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         mentions = self.mentions if self.has_names() else None
-        baseline = dict.fromkeys(hits, 0.0)
-        if "vector" in hits:
-            baseline["vector"] = baseline_of(self._vector, self._entries, query.vector)
         return candidates(
-            self.bm25, self._vector, self._entries, query, hits, baseline, seeds=seeds, hops=hops, mentions=mentions
+            self.bm25,
+            self._vector,
+            self._entries,
+            query,
+            hits,
+            baseline=lambda: self._baseline(query.vector),
+            seeds=seeds,
+            hops=hops,
+            mentions=mentions,
         )
+
+    def _baseline(self, vector: Any) -> float:
+        """The baseline of cosines, over a sample that is the same in every process and store."""
+        applied, rows = self._sampled
+        if applied != self._applied:
+            index = self._vector
+            found = [row for row in index.vectors(self._entries.sample(SAMPLE)) if row is not None]
+            if len(found) < min(SAMPLE, len(index)):  # memories without a vector are left out of the sample
+                every = index.vectors(self._entries.sample(len(self._entries)))
+                found = [row for row in every if row is not None][:SAMPLE]
+            rows = np.stack(found) if found else None
+            self._sampled = self._applied, rows
+        return 0.0 if rows is None else baseline_of(cosines(rows, as_question(vector, rows.shape[1])))
 
     def has_names(self) -> bool:
         """Whether any memory has a name that a text could mention."""
         return bool(self._names)
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         names, graph = self._names, self._settings.graph
         if not names or graph is None:
             return []
+        factor = graph.mentions if weight is None else weight
         unread = [id_ for id_ in ids if names.cached(id_) is None]
         texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
         links: list[tuple[str, str, float, str]] = []
@@ -383,17 +421,31 @@ class LocalView:
             memory = texts.get(id_)
             found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
             links += [
-                (id_, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+                (id_, mention.id, factor * self._name_weight(mention), mention.name)
                 for mention in found or ()
                 if mention.shared <= graph.max_fanout
             ]
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        terms = self._settings.analyzer(mention.name)
-        return name_weight(mention, max(map(self.bm25.idf, terms), default=0.0))
+        applied, information = self._information
+        if applied != self._applied:
+            applied, information = self._information = self._applied, {}
+        found = information.get(mention.name)
+        if found is None:
+            terms = self._settings.analyzer(mention.name)
+            found = information[mention.name] = max(map(self.bm25.idf, terms), default=0.0)
+        return name_weight(mention, found)
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
         """A snapshot of the graph, which is built on first use; None when it has no edges without those of threads."""
         settings = self._settings.graph
         if settings is None or not (threads or self._linked or self._entries.extras or _reads_texts(settings)):
@@ -401,7 +453,7 @@ class LocalView:
         if self._graph is None:
             with self._lock:
                 self._graph = self._graph or self._new_graph(settings)
-        snapshot = self._graph.snapshot(self.entries, allowed=allowed)
+        snapshot = self._graph.snapshot(self.entries, allowed=allowed).walked(direction, weights)
         return snapshot if threads else snapshot.without_threads()
 
     def _new_graph(self, settings: GraphSettings) -> GraphIndex:

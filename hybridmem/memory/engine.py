@@ -25,20 +25,18 @@ from hybridmem.core.protocols import (
     searches_both,
     searches_pool,
 )
-from hybridmem.core.types import ArmList, Hits, Ranking
+from hybridmem.core.types import ArmList, Direction, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError
 from hybridmem.fusion.explain import Explanation, Trace, explain_arm
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.indexes.graph.activation import MentionGraph
+from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.view import IndexSettings, LocalView
-from hybridmem.memory.confidence import answer_confidence
-from hybridmem.memory.embeddings import embed_again, keep_embedded, record, recorded
-from hybridmem.memory.expiry import Expiry, has_expired
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, complete, hidden, listed, pool_of
+from hybridmem.memory.question import Answer, Question, answer_confidence, complete, hidden, listed, pool_of
 from hybridmem.memory.results import EntryReader, Result
+from hybridmem.memory.upkeep import Expiry, embed_again, has_expired, keep_embedded, record, recorded
 from hybridmem.text.speakers import bare_question
 
 __all__ = ["Engine"]
@@ -306,18 +304,31 @@ class Engine:
             if memory is not None and not has_expired(memory, now)
         ]
 
-    def arm(self, arm: str, question: Question, *, hops: int, decay: float) -> list[Result]:
+    def arm(
+        self,
+        arm: str,
+        question: Question,
+        *,
+        hops: int,
+        decay: float,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> list[Result]:
         """Results of one arm with its raw scores. The graph starts from the 4·k best hits of BM25, scaled to 1."""
         validation.one_of("arm", arm, (*self.arms, "graph"))
+        check_walk(direction, weights)
         view, query = self.search_view(question.view), self.arm_query(question)
         if arm == "vector" and not query.text.strip():
             return []
         if arm == "vector" and self.embedder is not None and query.vector is None:
             query = query._replace(vector=self.embedder.query(query.text))
-        snapshot = view.graph(query.allowed) if arm == "graph" else None
+        snapshot = view.graph(query.allowed, direction=direction, weights=weights) if arm == "graph" else None
         if snapshot is None:
             return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
-        graph = MentionGraph(snapshot, view.mentions, query.allowed) if view.has_names() else snapshot
+        graph = snapshot
+        if direction != "backward" and view.has_names():
+            mentions = partial(view.mentions, weight=(weights or {}).get("mentions"))
+            graph = ExtendedGraph(snapshot, mention_links(mentions), allowed=query.allowed)
         seeds = view.search("bm25", query, k=4 * question.k)
         hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 

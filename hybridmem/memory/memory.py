@@ -1,29 +1,32 @@
-"""HybridMemory: opening and closing a memory, its namespaces, and the async twins of its methods."""
+"""HybridMemory: opening and closing, reading and searching, namespaces, and the async twins of its methods."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Progress, Store
+from hybridmem.core.fanout import Job, apply_policy, run
+from hybridmem.core.protocols import Progress, Store, Version
 from hybridmem.core.times import Time
-from hybridmem.core.types import Memory
-from hybridmem.embedding.embedder import as_embedder
-from hybridmem.filters.parse import Filter
-from hybridmem.fusion.recipes import load_recipe
+from hybridmem.core.types import Direction, Memory
+from hybridmem.embedding.embedder import as_embedder, unit
+from hybridmem.filters.parse import All, Filter, parse
+from hybridmem.fusion.explain import Explanation
+from hybridmem.fusion.recipe import Fusion, load_recipe
+from hybridmem.fusion.stages import Pack
+from hybridmem.fusion.stages.top import count_tokens
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
-from hybridmem.memory.base import MemoryBase
 from hybridmem.memory.factory import StoreOptions, open_engine, pick_embedder
-from hybridmem.memory.health import reach_warnings
-from hybridmem.memory.question import RecipeLike
-from hybridmem.memory.reading import TimeMode
-from hybridmem.memory.results import Result
+from hybridmem.memory.health import Health, reach_warnings
+from hybridmem.memory.question import Question, RecipeLike, check_confidence, date_filter
+from hybridmem.memory.results import MemoryStats, Result, with_context
 from hybridmem.memory.writing import MemoryWriting
 from hybridmem.stores.spanning import SpanningStore
 from hybridmem.text.analyzer import Analyzer
@@ -31,10 +34,18 @@ from hybridmem.text.analyzer import Analyzer
 if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
     from typing_extensions import Unpack
 
-__all__ = ["HybridMemory"]
+__all__ = ["HybridMemory", "TimeMode"]
+
+TimeMode = Literal["graded", "strict"]
+
+BATCH_THREADS = 8
+"""Searches of `search_many` that run at the same time."""
+INLINE_BELOW = 0.005
+"""Seconds: searches of `search_many` that are usually faster run one after another in the caller's thread."""
+
 
 Self = TypeVar("Self", bound="HybridMemory")
-M = TypeVar("M", bound=MemoryBase)
+M = TypeVar("M", bound=MemoryWriting)
 _list = list  # `HybridMemory.list` hides the builtin inside the class
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +62,22 @@ def _async_twin(method: Callable[Concatenate[M, P], R], /) -> Callable[Concatena
 
     twin.__name__, twin.__doc__ = f"a{name}", f"Async twin of `{name}`; it does not block the event loop."
     return twin
+
+
+def _async_search(
+    question: Callable[Concatenate[HybridMemory, P], Question], /
+) -> Callable[Concatenate[HybridMemory, P], Coroutine[Any, Any, _list[Result]]]:
+    """`search` as a coroutine, with the parameters of `question`."""
+    name = question.__name__
+
+    @wraps(question)
+    async def asearch(self: HybridMemory, /, *args: P.args, **kwargs: P.kwargs) -> _list[Result]:
+        asked = await self.engine.embedded(getattr(self, name)(*args, **kwargs))
+        results: _list[Result] = await self.engine.in_thread(lambda: self._results(asked))
+        return results
+
+    asearch.__name__, asearch.__doc__ = "asearch", "Async twin of `search`; an async embedder is awaited natively."
+    return asearch
 
 
 class HybridMemory(MemoryWriting):
@@ -160,43 +187,19 @@ class HybridMemory(MemoryWriting):
     def __repr__(self) -> str:
         return f"HybridMemory(namespace={self._namespace!r}, arms={self.arms})"
 
-    # --- async
+    # --- reading
 
-    aadd = _async_twin(MemoryWriting.add)
-    aadd_many = _async_twin(MemoryWriting.add_many)
-    aupdate = _async_twin(MemoryWriting.update)
-    aforget = _async_twin(MemoryWriting.forget)
-    aerase = _async_twin(MemoryWriting.erase)
-    alink = _async_twin(MemoryWriting.link)
-    aunlink = _async_twin(MemoryWriting.unlink)
-    areinforce = _async_twin(MemoryWriting.reinforce)
-    adecay = _async_twin(MemoryWriting.decay)
-    aget = _async_twin(MemoryWriting.get)
-    ahistory = _async_twin(MemoryWriting.history)
-    asearch_many = _async_twin(MemoryWriting.search_many)
-    aexplain = _async_twin(MemoryWriting.explain)
-    asearch_arm = _async_twin(MemoryWriting.search_arm)
-    anearest = _async_twin(MemoryWriting.nearest)
-    ahealth = _async_twin(MemoryWriting.health)
-    anamespaces = _async_twin(MemoryWriting.namespaces)
-    astats = _async_twin(MemoryWriting.stats)
-    aclear = _async_twin(MemoryWriting.clear)
-    asweep = _async_twin(MemoryWriting.sweep)
-    acheck = _async_twin(MemoryWriting.check)
-    abackup = _async_twin(MemoryWriting.backup)
-    areindex = _async_twin(reindex)
-    aclose = _async_twin(close)
-
-    async def alist(
+    def list(
         self, *, filter: Filter | None = None, as_of: Time | None = None, superseded: bool = True
-    ) -> _list[Memory]:
-        """Return the memories that match a filter, ordered by id; `list` on the event loop."""
-        found: _list[Memory] = await self._engine.in_thread(
-            lambda: _list(self.list(filter=filter, as_of=as_of, superseded=superseded))
-        )
-        return found
+    ) -> Iterator[Memory]:
+        """Iterate over the memories that match a filter, ordered by id, superseded ones included."""
+        return self.store.list(view=self._current(as_of, superseded=superseded), filter=filter)
 
-    async def asearch(
+    def history(self, id: str, /) -> Sequence[Version]:
+        """Return every version of a memory, oldest first."""
+        return self.store.history(id, namespace=self._namespace)
+
+    def search(
         self,
         query: str,
         /,
@@ -213,9 +216,61 @@ class HybridMemory(MemoryWriting):
         time: TimeMode = "graded",
         context: int = 0,
     ) -> _list[Result]:
-        """Async twin of `search`; an async embedder is awaited natively."""
-        validation.flag("touch", touch)
-        question = await self._engine.embedded(
+        """Return the best memories for a query, best first.
+
+        Args:
+            query: any text.
+            k: number of results; default: the memory's `k` (8).
+            filter: only memories that match, such as {"tags": {"$contains": "home"}}.
+            as_of: search the state of the store at that time.
+            namespace: search another namespace of the same store.
+            recipe: another recipe: a name, a file, a dict or a Fusion.
+            superseded: also search memories that were superseded.
+            tokens: a token budget; results are returned until k or the budget is reached.
+            touch: count this search as an access of the returned memories.
+            min_confidence: return nothing if the confidence is lower; `calibrate` fits a value.
+            time: "graded": dates in the query are evidence; "strict": only memories of the days that it names.
+            context: return so many turns before and after each result in its thread, as `Result.context`.
+
+        """
+        question = self.question(
+            query,
+            k=k,
+            filter=filter,
+            as_of=as_of,
+            namespace=namespace,
+            recipe=recipe,
+            superseded=superseded,
+            tokens=tokens,
+            touch=touch,
+            min_confidence=min_confidence,
+            time=time,
+            context=context,
+        )
+        return self._results(question)
+
+    def search_many(
+        self,
+        queries: Iterable[str],
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        touch: bool = False,
+        min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
+    ) -> _list[_list[Result]]:
+        """Search for several queries and return their results in order; slow searches run concurrently.
+
+        Parameters as in `search`.
+        """
+        questions = [
             self.question(
                 query,
                 k=k,
@@ -225,13 +280,228 @@ class HybridMemory(MemoryWriting):
                 recipe=recipe,
                 superseded=superseded,
                 tokens=tokens,
+                touch=touch,
                 min_confidence=min_confidence,
                 time=time,
                 context=context,
             )
+            for query in validation.listed("queries", queries, "texts")
+        ]
+        jobs = [Job("search", partial(self._results, question), latency=self._engine.latency) for question in questions]
+        outcomes = run(jobs, limit=BATCH_THREADS, inline_below=INLINE_BELOW)
+        apply_policy(outcomes, wrap=False)
+        return [outcome.value for outcome in outcomes]
+
+    def explain(
+        self,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        min_confidence: float | None = None,
+        time: TimeMode = "graded",
+    ) -> Explanation:
+        """Return a receipt for each result of a search, and `.why_not(id)` for any other memory.
+
+        Parameters as in `search`.
+        """
+        question = self.question(
+            query,
+            k=k,
+            filter=filter,
+            as_of=as_of,
+            namespace=namespace,
+            recipe=recipe,
+            superseded=superseded,
+            tokens=tokens,
+            min_confidence=min_confidence,
+            time=time,
         )
-        results: _list[Result] = await self._engine.in_thread(lambda: self._results(question, touch=touch))
+        return self._engine.explain(self._engine.answer(question))
+
+    def search_arm(
+        self,
+        arm: str,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        superseded: bool = False,
+        hops: int = 2,
+        decay: float = 0.5,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> _list[Result]:
+        """Return the hits of one arm ("bm25", "vector" or "graph") with its raw scores.
+
+        The other settings are those of the graph arm, whose results have their paths as receipts. `weights` replaces
+        weights of `GraphSettings`, such as `{"thread": 0.5}`. `direction` is "forward", "backward" or "both"; None is
+        both, and forward for mentions, which are never walked backward.
+        """
+        question = self.question(query, k=k, filter=filter, as_of=as_of, namespace=namespace, superseded=superseded)
+        return self._engine.arm(arm, question, hops=hops, decay=decay, direction=direction, weights=weights)
+
+    def nearest(
+        self, vector: Any, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None
+    ) -> _list[Result]:
+        """Return the memories whose vectors are nearest to a given vector, with their cosine similarities."""
+        question = self.question("", k=k, filter=filter, as_of=as_of)
+        return self._engine.nearest(question._replace(vector=unit(vector)))
+
+    def health(
+        self,
+        queries: Iterable[str],
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+    ) -> Health:
+        """Measure each arm over these queries: empty rate, share of the results, results of its own, overlap."""
+        questions = [
+            self.question(
+                query, k=k, filter=filter, as_of=as_of, namespace=namespace, recipe=recipe, superseded=superseded
+            )
+            for query in validation.listed("queries", queries, "texts")
+        ]
+        return self._engine.health(questions, k=validation.k(self._k if k is None else k), recipe=self.recipe)
+
+    def namespaces(self) -> _list[str]:
+        """Return the namespaces of the store that hold at least one memory, sorted."""
+        return self.store.namespaces()
+
+    def stats(self) -> MemoryStats:
+        """Return counts of the memories of this namespace, and the embedder and arms that search them."""
+        view = self._current()
+        memories, kept = self.store.count(view=view), self.store.count(view=view._replace(superseded=True))
+        entries, embedder = self.store.entries(view=view), self.embedder
+        return MemoryStats(
+            namespace=self._namespace,
+            memories=memories,
+            superseded=kept - memories,
+            threads=len({entry.thread for entry in entries if entry.thread is not None}),
+            sources=len({entry.source_id for entry in entries if entry.source_id is not None}),
+            links=len(self.store.edges(view=view)),
+            expiring=sum(entry.expires_at is not None for entry in entries),
+            arms=self.arms,
+            embedder=None if embedder is None else embedder.name,
+        )
+
+    def check(self) -> Sequence[str]:
+        """Return a description of each problem of the store; empty when there is none."""
+        return self.store.check()
+
+    def backup(self, path: str | Path, /) -> None:
+        """Copy the whole store to a file while it is in use."""
+        self.store.backup(path)
+
+    def question(
+        self,
+        query: str,
+        /,
+        *,
+        k: int | None = None,
+        filter: Filter | None = None,
+        as_of: Time | None = None,
+        namespace: str | None = None,
+        recipe: RecipeLike | None = None,
+        superseded: bool = False,
+        tokens: int | None = None,
+        touch: bool = False,
+        min_confidence: float | None = None,
+        time: TimeMode = "graded",
+        context: int = 0,
+    ) -> Question:
+        """Validate a query and its options; `engine.answer(question)` runs it. Parameters as in `search`."""
+        validation.text("query", query, "a text")
+        validation.flag("touch", touch)
+        chosen: Fusion = self._recipe if recipe is None else load_recipe(recipe)
+        if tokens is not None:
+            chosen = replace(chosen, pack=Pack(tokens=tokens))
+        view = self._view(as_of, superseded=superseded)
+        if namespace is not None:
+            view = view._replace(namespace=validation.namespace(namespace))
+        validation.one_of("time", time, ("graded", "strict"))
+        validation.integer("context", context, "a whole number from 0 up", low=0)
+        condition: Filter | None = filter
+        if time == "strict":
+            dates = date_filter(query, self._engine.clock() if view.as_of is None else view.as_of)
+            condition = filter if dates is None else All((parse(filter), parse(dates)))
+        return Question(
+            query,
+            view,
+            self._k if k is None else validation.k(k),
+            self._engine.recipe_for(chosen),
+            condition,
+            min_confidence=check_confidence(min_confidence),
+            context=context,
+            touch=touch,
+        )
+
+    def _results(self, question: Question) -> _list[Result]:
+        results = self._engine.results(question)
+        if question.touch and results and question.view.as_of is None:
+            self.store.touch([result.id for result in results], namespace=question.view.namespace)
+        if question.context and results:
+            pack = question.recipe.pack
+            return with_context(
+                results,
+                self.store,
+                question.view,
+                turns=question.context,
+                tokens=None if pack is None else pack.tokens,
+                count=count_tokens if pack is None else pack.counter,
+            )
         return results
+
+    # --- async
+
+    aadd = _async_twin(MemoryWriting.add)
+    aadd_many = _async_twin(MemoryWriting.add_many)
+    aupdate = _async_twin(MemoryWriting.update)
+    aforget = _async_twin(MemoryWriting.forget)
+    aerase = _async_twin(MemoryWriting.erase)
+    alink = _async_twin(MemoryWriting.link)
+    aunlink = _async_twin(MemoryWriting.unlink)
+    areinforce = _async_twin(MemoryWriting.reinforce)
+    adecay = _async_twin(MemoryWriting.decay)
+    aget = _async_twin(MemoryWriting.get)
+    ahistory = _async_twin(history)
+    asearch_many = _async_twin(search_many)
+    aexplain = _async_twin(explain)
+    asearch_arm = _async_twin(search_arm)
+    anearest = _async_twin(nearest)
+    ahealth = _async_twin(health)
+    anamespaces = _async_twin(namespaces)
+    astats = _async_twin(stats)
+    aclear = _async_twin(MemoryWriting.clear)
+    asweep = _async_twin(MemoryWriting.sweep)
+    acheck = _async_twin(check)
+    abackup = _async_twin(backup)
+    areindex = _async_twin(reindex)
+    aclose = _async_twin(close)
+    asearch = _async_search(question)
+
+    async def alist(
+        self, *, filter: Filter | None = None, as_of: Time | None = None, superseded: bool = True
+    ) -> _list[Memory]:
+        """Return the memories that match a filter, ordered by id; `list` on the event loop."""
+        found: _list[Memory] = await self._engine.in_thread(
+            lambda: _list(self.list(filter=filter, as_of=as_of, superseded=superseded))
+        )
+        return found
 
 
 def _first(*values: float | None) -> float:

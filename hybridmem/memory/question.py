@@ -1,19 +1,36 @@
-"""Question and Answer of the engine, conversion of hits to arm lists, and why a memory is not searched."""
+"""Question and Answer of the engine: options, dates it names, the pool, confidence, why a memory is not searched."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta, timezone
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hybridmem.core import validation
 from hybridmem.core.protocols import ArmQuery, SearchesPool, SearchView, Store, View
+from hybridmem.core.times import from_epoch
 from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Ranking
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.memory.expiry import has_expired
+from hybridmem.memory.upkeep import has_expired
+from hybridmem.text.dates import DateRange, dates_in
 
-__all__ = ["Answer", "Question", "RecipeLike", "complete", "hidden", "listed", "pool_of"]
+__all__ = [
+    "Answer",
+    "Question",
+    "RecipeLike",
+    "answer_confidence",
+    "check_confidence",
+    "complete",
+    "confidence",
+    "date_filter",
+    "hidden",
+    "listed",
+    "pool_of",
+]
 
 
 class Question(NamedTuple):
@@ -28,6 +45,8 @@ class Question(NamedTuple):
     min_confidence: float | None = None
     context: int = 0
     """How many turns before and after each result are returned with it."""
+    touch: bool = False
+    """Whether the search counts as an access of its results."""
 
 
 class Answer(NamedTuple):
@@ -48,15 +67,17 @@ RecipeLike = str | Path | Mapping[str, Any] | Fusion
 
 def listed(name: str, hits: Hits, view: SearchView, scores: Pool | Mapping[str, Mapping[str, float]]) -> ArmList:
     """Hits as a list of entries, with the arm's scores of other candidates; a memory that left the view is dropped."""
-    entries, values = view.entries(hits.ids), hits.scores
+    if isinstance(scores, Pool):
+        entries = list(map(dict(zip(scores.candidates.ids, scores.items, strict=True)).get, hits.ids))
+    else:
+        entries = list(view.entries(hits.ids))
+    values = hits.scores
     if None in entries:
         rows = [(e, s) for e, s in zip(entries, values, strict=True) if e is not None]
         entries, values = [entry for entry, _ in rows], [score for _, score in rows]
     if not isinstance(scores, Pool):
         return ArmList(name, entries, values, known=scores.get(name))
-    candidates = scores.candidates
-    known = dict(zip(candidates.ids, candidates.scores[name], strict=True)) if name in candidates.scores else None
-    return ArmList(name, entries, values, known=known, baseline=candidates.baseline.get(name, 0.0))
+    return ArmList(name, entries, values, baseline=scores.candidates.baseline.get(name, 0.0))
 
 
 def pool_of(view: SearchesPool, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
@@ -118,3 +139,84 @@ def hidden(store: Store, key: str, question: Question, now: float) -> str | None
     if question.filter is not None and key not in store.ids(view=view, filter=question.filter):
         return f"it does not pass the filter {question.filter!r}"
     return None
+
+
+FIRST = 5
+"""How many of the best hits count."""
+
+
+def confidence(*, coverage: Sequence[float] = (), cosines: Sequence[float] = ()) -> float:
+    """How much of the query the best hits cover, from 0 to 1. It tells when nothing is relevant.
+
+    coverage = the largest share of the query's information (Σ IDF) that one of the first five hits contains; a word
+    that no memory has counts as the rarest of all. nearness = mean cosine of the five nearest memories.
+    confidence = (coverage + nearness) / 2, or the one of them that exists. A useful threshold differs from store to
+    store: `hybridmem.evaluation.calibration.calibrate` fits it.
+
+    >>> confidence(coverage=[0.2, 0.8], cosines=[0.6, 0.4])
+    0.65
+    """
+    parts = []
+    if coverage:
+        parts.append(max(coverage[:FIRST]))
+    if cosines:
+        nearest = sorted(cosines, reverse=True)[:FIRST]
+        parts.append(math.fsum(nearest) / len(nearest))
+    if not parts:
+        return 0.0
+    return min(1.0, max(0.0, math.fsum(parts) / len(parts)))
+
+
+def answer_confidence(answer: Answer) -> float:
+    """The confidence of an answer of the engine."""
+    by_name = {arm.name: arm for arm in answer.lists}
+    question, best = answer.question, answer.ranking.keys[:FIRST]
+    coverage = answer.view.coverage(ArmQuery(question.text), best) if best else ()
+    vector = by_name.get("vector")
+    return confidence(coverage=coverage, cosines=(vector.scores or ()) if vector is not None else ())
+
+
+def check_confidence(value: float | None, /) -> float | None:
+    """The value, if it is None or a number from 0 to 1."""
+    if value is not None:
+        validation.number("min_confidence", value, "a number from 0 to 1; calibrate() fits one", low=0, high=1)
+    return value
+
+
+YEARS = 30
+"""A date without a year ("in May") covers the last 30 years."""
+
+
+def date_filter(query: str, now: float, /) -> dict[str, Any] | None:
+    """A filter for the days that a query names, by `event_at` or else `created_at`; None if it names none.
+
+    >>> date_filter("what did we decide?", 0.0) is None
+    True
+    """
+    ranges = [one for named in dates_in(query, now) for one in _years(named, now)]
+    if not ranges:
+        return None
+    parts: list[Mapping[str, Any]] = []
+    for one in ranges:
+        bounds = _bounds(one)
+        parts += [{"event_at": bounds}, {"event_at": None, "created_at": bounds}]
+    return {"$or": parts}
+
+
+def _years(named: DateRange, now: float) -> Iterator[DateRange]:
+    if not named.yearly:
+        yield named
+        return
+    this = from_epoch(now).year
+    yield from (named.of_year(year) for year in range(this - YEARS, this + 2))
+
+
+def _bounds(named: DateRange) -> dict[str, Any]:
+    bounds: dict[str, Any] = {} if named.first is None else {"$gte": _midnight(named.first)}
+    if named.last is not None:
+        bounds["$lt"] = _midnight(named.last) + timedelta(days=1)
+    return bounds
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)

@@ -12,7 +12,7 @@ from hybridmem.core.times import epoch, iso
 from hybridmem.core.types import Memory
 from hybridmem.errors import HybridMemError, NotFoundError
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import NOTHING, block
+from hybridmem.memory.results import NOTHING, block
 
 __all__ = [
     "FORGET",
@@ -34,8 +34,8 @@ SEARCH = (
 )
 SAVE = (
     "Save one fact to the long-term memory, as a full sentence that can be understood later on its own. "
-    "When it corrects a remembered fact, give that one's id as replaces. Give ttl (seconds) for a fact that holds only "
-    "for a while."
+    "When it corrects a remembered fact, give that one's id as replaces. Give ttl (seconds) for a fact that is true "
+    "only for a while."
 )
 FORGET = "Remove one memory from the long-term memory, by the id that a search shows in brackets."
 LIST = "List memories in the order of their ids, a page at a time: give the last id of a page as after."

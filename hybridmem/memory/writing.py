@@ -1,4 +1,4 @@
-"""Writing half of HybridMemory: add, update, forget, erase, link, reinforce, decay."""
+"""State of a HybridMemory and the methods that change memories: add, update, forget, erase, link, reinforce, decay."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any, Literal
 
 from hybridmem.core import validation
 from hybridmem.core.inputs import UNSET, Content, as_memories, as_memory, given, with_changes
-from hybridmem.core.protocols import Progress, View, WriteConflict
+from hybridmem.core.protocols import Progress, Store, View, WriteConflict
 from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
-from hybridmem.memory.embeddings import claim
-from hybridmem.memory.reading import MemoryReading
+from hybridmem.embedding.embedder import Embedder
+from hybridmem.errors import NotFoundError
+from hybridmem.fusion.recipe import Fusion
+from hybridmem.memory.engine import Engine
+from hybridmem.memory.upkeep import claim
 from hybridmem.text.folding import text_digest
 
 __all__ = ["MemoryWriting", "OnDuplicate"]
 
 OnDuplicate = Literal["keep", "skip", "merge"]
-_list = list  # `MemoryReading.list` hides the builtin inside the class
+_list = list  # `HybridMemory.list` hides the builtin inside the class
 REINFORCEMENT = 0.1
 """How much a merged duplicate strengthens the stored memory."""
 
@@ -30,8 +33,61 @@ INDEXED = 8_000
 """While memories are added, so many are indexed at a time: with fewer, segments are merged more often."""
 
 
-class MemoryWriting(MemoryReading):
-    """The methods that change memories."""
+class MemoryWriting:
+    """One namespace of a store, with the engine that searches it: its state, and the methods that change memories."""
+
+    _engine: Engine
+    _namespace: str
+    _recipe: Fusion
+    _k: int
+
+    @property
+    def name(self) -> str:
+        """The namespace of this memory."""
+        return self._namespace
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs queries; evaluation and tools that need more than `search` use it."""
+        return self._engine
+
+    @property
+    def store(self) -> Store:
+        """The store that holds the memories."""
+        return self._engine.store
+
+    @property
+    def recipe(self) -> Fusion:
+        """The recipe that ranks results, without weights for arms that do not exist."""
+        return self._engine.recipe_for(self._recipe)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that search; without an embedder there is no "vector"."""
+        return self._engine.arms
+
+    @property
+    def embedder(self) -> Embedder | None:
+        """The embedder; None: BM25 and graph only."""
+        return self._engine.embedder
+
+    def _view(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
+        validation.flag("superseded", superseded)
+        return View(self._namespace, validation.as_of(as_of), superseded)
+
+    def _current(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
+        """The view, after expired memories have been removed from it."""
+        view = self._view(as_of, superseded=superseded)
+        if view.as_of is None:
+            self._engine.expiry.apply(view.namespace)
+        return view
+
+    def get(self, id: str, /, *, as_of: Time | None = None) -> Memory:
+        """Return one memory, now or as of a time; NotFoundError when there is none."""
+        memory = self.store.get([id], view=self._current(as_of, superseded=True))[0]
+        if memory is None:
+            raise NotFoundError(f"no memory {id!r} in namespace {self._namespace!r}")
+        return memory
 
     def add(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hybridmem.core.fanout import Job, Latency, OnError, Outcome, Steps, apply_policy, check_policy
+from hybridmem.core.fanout import Job, Latency, OnError, Outcome, Steps, apply_policy, check_policy, one_job
 from hybridmem.core.types import ArmList, Ranking, Reader
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
@@ -23,6 +23,7 @@ __all__ = [
     "Timeout",
     "check_options",
     "check_timeout",
+    "memory_hits",
     "named_arms",
 ]
 
@@ -263,3 +264,12 @@ class ArmFusion(Generic[T]):
 
 
 _NO_HITS = ArmHits([], None, 0)
+
+
+def memory_hits(memory: Any, arm: str, query: str, settings: Mapping[str, Any], /) -> Steps[list[Any]]:
+    """The results of one arm of a HybridMemory, with its raw scores; settings that are None are its defaults."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    found: list[Any] = yield from one_job(
+        Job(arm, partial(memory.search_arm, arm, query, **given), partial(memory.asearch_arm, arm, query, **given))
+    )
+    return found

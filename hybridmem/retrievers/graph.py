@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from hybridmem.core import validation
-from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy
+from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy, in_thread
 from hybridmem.core.protocols import Change
-from hybridmem.core.types import Activation, Edge, Graph, Memory
+from hybridmem.core.types import Activation, Direction, Edge, Graph, Memory
+from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import arm_paths, path_line
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.graph.activation import MentionGraph
-from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
+from hybridmem.indexes.graph.index import GraphIndex, GraphSettings, ids_in
 from hybridmem.indexes.graph.names import Names, name_weight
+from hybridmem.retrievers.arms import ArmHits, ArmRequest
+from hybridmem.retrievers.metadata_edges import ID, EdgeDefinition, FieldIndex, edge_definitions, is_id, values_in
 
 __all__ = [
+    "MAX_FETCHED",
     "TITLE_KEYS",
     "GraphCorpus",
     "GraphHit",
     "GraphItem",
     "GraphQuery",
-    "aliases_in",
+    "MetadataKeys",
+    "SeedScale",
+    "check_sources",
     "search_corpus",
     "search_memory",
     "search_store",
+    "seed_job",
     "seed_scores",
-    "title_in",
 ]
 
 Item = TypeVar("Item")
+SeedScale = Literal["max", "range"]
 SEEDS_PER_RESULT = 4
 """Seeds for each result: the best 4·k hits of the seed arm."""
 MAX_FETCHED = 1000
@@ -49,6 +58,41 @@ class GraphItem(NamedTuple):
     memory: Memory
     item: Any
     edges: tuple[Edge, ...] = ()
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """The item's own metadata, for edges that are defined by two fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataKeys:
+    """The metadata keys from which items get their threads, links and titles."""
+
+    thread: str = "thread"
+    links: str | Sequence[str] = "links"
+    title: str | Sequence[str] = TITLE_KEYS
+
+    def item(
+        self,
+        memory: Memory,
+        item: Any,
+        metadata: Mapping[str, Any],
+        /,
+        *,
+        edges: Iterable[Edge] = (),
+        entities: Sequence[str] = (),
+    ) -> GraphItem:
+        """An item with its thread, links, title and aliases; `entities` are added to those of the memory."""
+        thread, keys = metadata.get(self.thread), (self.links,) if isinstance(self.links, str) else self.links
+        own: dict[str, Any] = {"aliases": metadata["aliases"]} if "aliases" in metadata else {}
+        if links := [one for key in keys for one in ids_in(metadata.get(key))]:
+            own["links"] = links
+        read = replace(
+            memory,
+            thread=None if thread is None else str(thread),
+            title=_title_in(metadata, self.title),
+            entities=(*memory.entities, *entities),
+            metadata=own,
+        )
+        return GraphItem(read, item, tuple(edges), metadata)
 
 
 class GraphHit(NamedTuple):
@@ -63,7 +107,9 @@ class GraphHit(NamedTuple):
 class GraphQuery:
     """The extent of a search: k results within `hops`, weaker by `decay` at each hop, among items that pass `check`.
 
-    `seeds` is how many hits of the seed arm to start from; None: 4·k.
+    `seeds` is how many hits of the seed arm to start from; None: 4·k. `edges` are pairs of metadata fields. `weights`
+    replaces weights of the settings. Without a direction, links and relationships are walked both ways, mentions and
+    `edges` forward; mentions are never walked backward.
     """
 
     k: int = 4
@@ -71,13 +117,38 @@ class GraphQuery:
     decay: float = 0.5
     check: Callable[[Any], bool] | None = None
     seeds: int | None = None
+    edges: Sequence[EdgeDefinition] | None = None
+    direction: Direction | None = None
+    weights: Mapping[str, float] | None = None
+    seed_scale: SeedScale = "max"
+    """ "max" divides the seeds' scores by the best; "range" spreads them evenly from 1 to 1 / (n + 1)."""
+    definitions: tuple[EdgeDefinition, ...] = field(init=False)
+    """`edges` in the direction of the search: an edge from b to a is one from a to b walked backward."""
 
     def __post_init__(self) -> None:
+        forward = edge_definitions(self.edges)
+        backward = tuple((target, source) for source, target in forward)
+        chosen = {"both": (*forward, *backward), "backward": backward}.get(self.direction or "forward", forward)
+        object.__setattr__(self, "definitions", tuple(dict.fromkeys(chosen)))
+        check_walk(self.direction, self.weights)
+        validation.one_of("seed_scale", self.seed_scale, get_args(SeedScale))
         validation.k(self.k)
         validation.integer("hops", self.hops, "a whole number from 0 up", low=0)
         if self.seeds is not None:
             validation.integer("seeds", self.seeds, "a whole number from 1 up", low=1)
         validation.number("decay", self.decay, "a number from 0 to 1", low=0, high=1)
+
+    def scaled(self, seeds: Mapping[str, float], /) -> Mapping[str, float]:
+        """The scores of seeds on this scale.
+
+        >>> GraphQuery(seed_scale="range").scaled({"a": 0.6, "b": 0.55, "c": 0.5})
+        {'a': 1.0, 'b': 0.625, 'c': 0.25}
+        """
+        low, top = min(seeds.values(), default=0.0), max(seeds.values(), default=0.0)
+        if self.seed_scale == "max" or low == top:
+            return seeds
+        step = (top - low) / len(seeds)
+        return {key: (value - low + step) / (top - low + step) for key, value in seeds.items()}
 
     @property
     def depth(self) -> int:
@@ -104,6 +175,7 @@ class GraphCorpus(Generic[Item]):
         self._seq = 0
         self._settings = settings, lexical
         self._added: dict[str, GraphItem] = {}
+        self._fields = FieldIndex()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -126,6 +198,7 @@ class GraphCorpus(Generic[Item]):
             keys.append(key)
             self._items[key] = one.item
             self._added[key] = one
+            self._fields.put(key, one.metadata)
             changes.append(Change(self._next(), key, one.memory))
             changes += self._removed_edges(key)
             changes += [Change(self._next(), "", edge=edge) for edge in one.edges]
@@ -139,6 +212,7 @@ class GraphCorpus(Generic[Item]):
         there = [key for key in dict.fromkeys(keys) if self._items.pop(key, None) is not None]
         for key in there:
             self._added.pop(key)
+            self._fields.remove(key)
         self._apply([change for key in there for change in (Change(self._next(), key), *self._removed_edges(key))])
         return len(there)
 
@@ -156,21 +230,28 @@ class GraphCorpus(Generic[Item]):
         self, seeds: Mapping[str, float], extent: GraphQuery, /, *, allowed: Set[str] | None = None
     ) -> list[GraphHit]:
         """The most activated items, seeds among them, each with its path."""
-        snapshot: Graph = self._graph.snapshot(allowed=allowed)
-        if self._names and self._graph.settings.mentions:
-            snapshot = MentionGraph(snapshot, self._mentions, allowed)
+        snapshot: Graph = self._graph.snapshot(allowed=allowed).walked(extent.direction, extent.weights)
+        weights, sources = {**asdict(self._graph.settings), **(extent.weights or {})}, []
+        if self._names and weights["mentions"] and extent.direction != "backward":
+            sources.append(mention_links(partial(self._mentions, weights["mentions"])))
+        if extent.definitions:
+            most = self._graph.settings.max_fanout
+            sources.append(self._fields.links(extent.definitions, weight=weights["metadata"], most=most))
+        if sources:
+            snapshot = ExtendedGraph(snapshot, *sources, allowed=allowed)
+        seeds = extent.scaled(seeds)
         hits = snapshot.search(seeds, k=extent.k, hops=extent.hops, decay=extent.decay)
         paths = arm_paths(snapshot, seeds, hits.ids, hops=extent.hops, decay=extent.decay)
         return [GraphHit(self._items[key], paths[key], path_line(paths[key])) for key in hits.ids if key in self._items]
 
-    def _mentions(self, keys: Sequence[str]) -> list[tuple[str, str, float, str]]:
+    def _mentions(self, factor: float, keys: Sequence[str]) -> list[tuple[str, str, float, str]]:
         """The items that the texts of these mention by name: (id, mentioned id, weight, name)."""
-        settings, links = self._graph.settings, []
+        most, links = self._graph.settings.max_fanout, []
         for key in keys:
             item = self._added.get(key)
             for mention in () if item is None else self._names.mentions(key, item.memory.text):
-                if mention.shared <= settings.max_fanout:
-                    weight = settings.mentions * name_weight(mention, self._information(mention.name))
+                if mention.shared <= most:
+                    weight = factor * name_weight(mention, self._information(mention.name))
                     links.append((key, mention.id, weight, mention.name))
         return links
 
@@ -245,72 +326,128 @@ def search_corpus(
     return hits
 
 
+def seed_job(request: ArmRequest, depth: int, read: Callable[[ArmHits], Any], /) -> Job:
+    """A job that asks a retriever and reads its best `depth` hits."""
+
+    def best(value: Any) -> Any:
+        hits = request.read(value)
+        scores = None if hits.scores is None else hits.scores[:depth]
+        return read(hits._replace(items=hits.items[:depth], scores=scores))
+
+    async def later() -> Any:
+        return best(await request.acall() if request.acall is not None else await in_thread(request.call))
+
+    return Job("seed", lambda: best(request.call()), later)
+
+
 def search_store(
-    seeds: Job, fetch: Callable[[list[str]], Job], settings: GraphSettings | None, extent: GraphQuery, /
+    seeds: Job,
+    fetch: Callable[[list[str]], Job],
+    settings: GraphSettings | None,
+    extent: GraphQuery,
+    /,
+    *,
+    find: Callable[[str, list[Any]], Job] | None = None,
 ) -> Steps[list[GraphHit]]:
     """Search a seed arm and a store: hop by hop the items are fetched that the items before point to.
 
-    `seeds` returns (graph items, {id: score}); `fetch(ids)` returns graph items. Only edges that items carry count
-    here: links in their metadata, and relationships. Threads and shared entities take no part. An item is not fetched
-    when it cannot be among the k best, nor lead to one.
+    `seeds` returns (graph items, {id: score}); `fetch(ids)` and `find(field, values)` return graph items. Only edges
+    that items carry count here: links in their metadata, relationships, and pairs of fields. Threads and shared
+    entities take no part. An item is not fetched when it cannot be among the k best, nor lead to one.
     """
     chosen = replace(settings or GraphSettings(), thread=0.0, shared=0.0)
     frontier, values = _value((yield [seeds]))
-    bounds = {key: value / max(values.values()) for key, value in values.items()}
+    scaled = extent.scaled(values)
+    bounds = {key: value / max(scaled.values()) for key, value in scaled.items()}
     items: list[GraphItem] = []
     seen: set[str] = set()
+    asked: set[tuple[str, Hashable]] = set()
     for hop in range(extent.hops + 1):
         frontier = [one for one in frontier if extent.check is None or extent.check(one.item)]
         items += frontier
         seen.update(one.memory.id for one in frontier)
         if hop == extent.hops:
             break
-        missing = _next_ids(frontier, bounds, seen, chosen, extent)[: max(0, MAX_FETCHED - len(seen))]
-        if not missing:
+        useful, gain = _useful(frontier, bounds, seen, chosen, extent)
+        missing = _next_ids(useful, bounds, seen, gain, extent)[: max(0, MAX_FETCHED - len(seen))]
+        wanted = _next_values(useful, asked, extent) if len(seen) < MAX_FETCHED else {}
+        jobs = [fetch(missing)] if missing else []
+        jobs += [] if find is None else [find(name, found) for name, found in wanted.items()]
+        if not jobs:
             break
         seen.update(missing)
-        frontier = _value((yield [fetch(missing)]))
+        outcomes = yield jobs
+        apply_policy(outcomes, wrap=False)
+        most = max((bounds.get(one.memory.id, 0.0) for one in useful), default=0.0) * gain
+        fetched = {one.memory.id: one for outcome in outcomes for one in outcome.value}
+        new = [one for key, one in fetched.items() if key in missing or key not in seen]
+        for one in new:
+            bounds.setdefault(one.memory.id, most)
+        frontier = new[: max(0, MAX_FETCHED - len(items))]
     corpus: GraphCorpus[Any] = GraphCorpus(chosen, lexical=False)
     corpus.add(items)
     return corpus.search(values, extent)
 
 
-def _next_ids(
+def _useful(
     frontier: Sequence[GraphItem],
-    bounds: dict[str, float],
+    bounds: Mapping[str, float],
     seen: Set[str],
     settings: GraphSettings,
     extent: GraphQuery,
+) -> tuple[list[GraphItem], float]:
+    """The items whose neighbours can be among the k best, and the most that one hop passes on."""
+    weights = {**asdict(settings), **(extent.weights or {})}
+    gain = max(weights["metadata"], weights["explicit"]) * extent.decay
+    best = sorted((bounds.get(key, 0.0) for key in seen), reverse=True)
+    floor = best[extent.k - 1] if len(best) >= extent.k and gain <= 1 else 0.0
+    return [one for one in frontier if bounds.get(one.memory.id, 0.0) * gain >= floor], gain
+
+
+def _next_ids(
+    useful: Sequence[GraphItem], bounds: dict[str, float], seen: Set[str], gain: float, extent: GraphQuery
 ) -> list[str]:
-    """Ids not seen before that the frontier points to, unless their activation would be below the k best so far.
+    """Ids not seen before that these items point to.
 
     `bounds` holds an upper bound of each id's activation, and is extended.
     """
-    gain = max(settings.metadata, settings.explicit) * extent.decay
-    best = sorted((bounds.get(key, 0.0) for key in seen), reverse=True)
-    floor = best[extent.k - 1] if len(best) >= extent.k and gain <= 1 else 0.0
     wanted: dict[str, None] = {}
-    for one in frontier:
+    for one in useful:
         value = bounds.get(one.memory.id, 0.0) * gain
-        for key in _linked_ids(one) if value >= floor else ():
+        for key in _linked_ids(one, extent):
             if key not in seen:
                 bounds[key] = max(value, bounds.get(key, 0.0))
                 wanted[key] = None
     return list(wanted)
 
 
-def _linked_ids(item: GraphItem) -> list[str]:
-    own = item.memory.id
-    ends = [end for edge in item.edges for end in (edge.a, edge.b)]
-    return [key for key in (*item.memory.metadata.get("links", ()), *ends) if key != own]
+def _next_values(
+    useful: Sequence[GraphItem], asked: set[tuple[str, Hashable]], extent: GraphQuery
+) -> dict[str, list[Hashable]]:
+    """For each field the values that these items point to and that were not asked for before."""
+    wanted: dict[str, list[Hashable]] = {}
+    for source, target in extent.definitions:
+        for one in useful if target != ID else ():
+            for value in values_in(one.metadata, one.memory.id, source):
+                if (target, value) not in asked:
+                    asked.add((target, value))
+                    wanted.setdefault(target, []).append(value)
+    return {name: values[:MAX_FETCHED] for name, values in wanted.items()}
 
 
-def title_in(metadata: Mapping[str, Any], keys: str | Sequence[str], /) -> str:
-    """The first text under these metadata keys, without the ending of a file name; empty when there is none.
+def _linked_ids(item: GraphItem, extent: GraphQuery) -> list[str]:
+    """The ids that an item names, in its links, its relationships, and fields whose values are ids."""
+    own, forward = item.memory.id, extent.direction != "backward"
+    ids = [str(key) for key in item.memory.metadata.get("links", ())] if forward else []
+    ids += [end for edge in item.edges for end in (edge.a, edge.b)]
+    for source, target in extent.definitions:
+        if is_id(target):
+            ids += map(str, values_in(item.metadata, own, source))
+    return [key for key in ids if key != own]
 
-    >>> title_in({"file_name": "Ana Silva.md"}, ("title", "file_name"))
-    'Ana Silva'
-    """
+
+def _title_in(metadata: Mapping[str, Any], keys: str | Sequence[str]) -> str:
+    """The first text under these metadata keys, without the ending of a file name; empty when there is none."""
     for key in (keys,) if isinstance(keys, str) else keys:
         value = metadata.get(key)
         if isinstance(value, str) and value:
@@ -318,6 +455,26 @@ def title_in(metadata: Mapping[str, Any], keys: str | Sequence[str], /) -> str:
     return ""
 
 
-def aliases_in(metadata: Mapping[str, Any], /) -> dict[str, Any]:
-    """The `aliases` of an item's metadata, as a memory keeps them."""
-    return {"aliases": metadata["aliases"]} if "aliases" in metadata else {}
+def check_sources(given: Mapping[str, Any], settings: Mapping[str, Any], methods: Sequence[str], /) -> None:
+    """Validate what a GraphRetriever searches: `given` has items at hand, a memory and a store, of which it takes one.
+
+    `methods` fetch the items of ids from a store.
+    """
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) != 1:
+        *names, last = given
+        allowed = f"{', '.join(names)} and {last}"
+        raise ConfigError(f"got {' and '.join(chosen) or 'none'}: give exactly one of {allowed}")
+    if chosen == ["store"]:
+        store, called = given["store"], " or ".join(methods)
+        if settings.get("seed") is None:
+            raise ConfigError("a store needs a seed retriever: GraphRetriever(store=…, seed=…)")
+        if not (callable(store) or any(hasattr(store, name) for name in methods)):
+            kind = type(store).__name__
+            raise ConfigError(f"store is a {kind}: it needs {called}, or must be a function of ids")
+    for name in ("seed", "seeds", "edges") if chosen == ["memory"] else ():
+        if settings.get(name) is not None:
+            raise ConfigError(f"{name} does not go with a memory: its own BM25 provides the seeds, its links the edges")
+    graph = settings.get("graph")
+    if graph is not None and not isinstance(graph, GraphSettings):
+        validation.refuse("graph", graph, "GraphSettings(…) or None")

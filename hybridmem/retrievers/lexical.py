@@ -13,12 +13,21 @@ from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.forks import guard
 from hybridmem.errors import ConfigError
-from hybridmem.indexes.bm25.documents import Document
+from hybridmem.indexes.bm25.documents import WEIGHTS, Document
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.retrievers.lexical_file import LexicalFile, LexicalItem
 from hybridmem.text.analyzer import Analyzer
 
-__all__ = ["ENGINES", "Engine", "LexicalCorpus", "LexicalHit", "LexicalSettings", "pattern_terms"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "LexicalCorpus",
+    "LexicalHit",
+    "LexicalSettings",
+    "check_fields",
+    "fields_of",
+    "pattern_terms",
+]
 
 T = TypeVar("T")
 Engine = Literal["hybridmem", "fts5", "rank-bm25"]
@@ -119,6 +128,28 @@ def pattern_terms(
         return kept if stem is None else list(map(stem, kept))
 
     return terms
+
+
+def check_fields(fields: Mapping[str, str] | None, /) -> dict[str, str]:
+    """Validate which metadata are searched as which field of a text."""
+    for field in fields or ():
+        if field not in WEIGHTS or field == "text":
+            raise ConfigError(f"fields names {field!r}; allowed: title, tags, predicate")
+    return dict(fields or {})
+
+
+def fields_of(text: str, metadata: Mapping[str, Any], fields: Mapping[str, str], /) -> dict[str, str]:
+    """The searched fields of a text: itself, and the metadata that `fields` names.
+
+    >>> fields_of("Rain", {"topics": ["sky", "sea"]}, {"tags": "topics"})
+    {'text': 'Rain', 'tags': 'sky sea'}
+    """
+    texts = {"text": text}
+    for field, name in fields.items():
+        value = metadata.get(name)
+        if value is not None:
+            texts[field] = " ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
+    return texts
 
 
 class LexicalCorpus(Generic[T]):

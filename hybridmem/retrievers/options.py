@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.fusion.stages.top import Scorer
 

@@ -218,7 +218,7 @@ def _changed_mapping(current: Any, key: str, value: Any, arms: Sequence[str]) ->
 
 
 def python_source(recipe: Fusion, /) -> str:
-    """Python code that makes this recipe; a recipe that holds functions is refused.
+    """Python code that makes this recipe; a recipe with functions is refused.
 
     >>> print(python_source(Fusion(c=20)))
     from hybridmem import Fusion
@@ -240,7 +240,7 @@ def python_source(recipe: Fusion, /) -> str:
 def _source(name: str, value: Any, names: set[str]) -> str:
     if not is_dataclass(value):
         if callable(value) or (isinstance(value, tuple) and any(map(callable, value))):
-            raise ConfigError(f"the recipe's {name!r} slot holds a function: copy that part from your own code")
+            raise ConfigError(f"the recipe's {name!r} slot is a function: copy that part from your own code")
         return repr(value)
     names.add(type(value).__name__)
     given = []

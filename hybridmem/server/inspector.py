@@ -27,8 +27,7 @@ from hybridmem.evaluation.cases import Case, judged_cases, load_cases
 from hybridmem.evaluation.metrics import judge, mrr, recall
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.explain_html import score_parts
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import recipe_from_dict, recipe_to_dict
+from hybridmem.fusion.recipe import Fusion, recipe_from_dict, recipe_to_dict
 from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
 from hybridmem.server.sources import K, Query, Source, matching_words, source_of

@@ -12,7 +12,7 @@ from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
 from hybridmem.memory import tools as texts
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import block
+from hybridmem.memory.results import block
 from hybridmem.memory.tools import MemoryTools, ToolAnswer, ToolInputError, below
 
 try:
@@ -110,7 +110,7 @@ def _add_tools(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         text: Annotated[str, Field(description="one fact, as a full sentence")],
         tags: Annotated[list[str] | None, Field(description="words to group memories by")] = None,
         replaces: Annotated[str | None, Field(description="the id of the memory that this one corrects")] = None,
-        ttl: Annotated[float | None, Field(description="seconds for which it holds; none: for good", gt=0)] = None,
+        ttl: Annotated[float | None, Field(description="seconds until it expires; none: never", gt=0)] = None,
     ) -> Annotated[Result, Saved]:
         return await _answered(tools_of(context).asave(text, tags=tags, replaces=replaces, ttl=ttl))
 
@@ -176,7 +176,7 @@ async def _answered(call: Awaitable[ToolAnswer]) -> Result:
 
 
 def _refused(error: HybridMemError) -> NoReturn:
-    """Errors of a model's arguments say what is allowed; other errors say what kind they are, not where data lies."""
+    """Errors of a model's arguments say what is allowed; other errors have their kind and no paths of data."""
     if isinstance(error, ToolInputError | ConfigError):
         raise _ToolError(str(error)) from error
     raise _ToolError(f"the memory could not do this: {type(error).__name__}") from error

@@ -183,7 +183,7 @@ class RetrieverSource:
         return self.explainer.recipe
 
     def start(self, namespace: str | None) -> dict[str, Any]:  # noqa: ARG002  a retriever has no namespaces
-        """A retriever does not report how much it holds."""
+        """A retriever does not report its size."""
         unknown: dict[str, Any] = {
             "count": None,
             "unit": "",

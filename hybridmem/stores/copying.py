@@ -50,7 +50,7 @@ def copy_store(source: Store, target: Store, /, *, progress: Progress | None = N
         existing, resumed = checksum(target)
         if checksum(source, upto=start) != (existing, resumed):
             raise ConfigError(
-                f"the target holds {resumed} entries that are not the beginning of the source: copy into an empty store"
+                f"the target has {resumed} entries that are not the beginning of the source: copy into an empty store"
             )
     _fill(source, target, start, progress, batch)
     end = target.last_seq()

@@ -60,7 +60,8 @@ def normalized(text: str, /) -> str:
     >>> normalized("  The  Cat ") == normalized("the cat")
     True
     """
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    plain = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(plain.split())
 
 
 def text_digest(text: str, /) -> int:

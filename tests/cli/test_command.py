@@ -1,6 +1,7 @@
 """The embedder that a command uses: named, recorded, or none."""
 
 import json
+import sys
 
 
 def rows(text):
@@ -41,3 +42,13 @@ def test_the_recorded_local_embedder_is_used_again(run):
     run("add", "My automobile needs a battery.", "--id", "car", "--embedder", "local")
     run("add", "Taxes rose.", "--id", "tax", "--embedder", "local")
     assert rows(run("search", "vehicle repair", "--json").out)[0]["id"] == "car"
+
+
+def test_a_recorded_local_embedder_that_is_not_installed(run, monkeypatch):
+    run("add", "My automobile needs a battery.", "--id", "car", "--embedder", "local")
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    reported = run("search", "battery", code=1).err
+    assert "pip install 'hybridmem[local]'; --embedder none searches without vectors" in reported
+    assert rows(run("search", "battery", "--embedder", "none", "--json").out)[0]["id"] == "car"
+    for command in ("check", "list", "export", "stats", "namespaces", "history car", "show car", "backup copy.db"):
+        run(*command.split())  # need no embedder

@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import pty
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -354,17 +357,58 @@ def test_the_inspector_serves_until_interrupted(tmp_path):
 # --- completion
 
 
-def test_completion_scripts():
-    parser = build_parser()
-    bash = completion_script("bash", parser)
-    assert 'search) words="-h --help -m --memory' in bash
-    done = subprocess.run(["bash", "-n"], input=bash, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    ask = f'{bash}\nCOMP_WORDS=(hybridmem search --why); COMP_CWORD=2; _hybridmem; echo "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", ask], text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "--why-not"
-    assert completion_script("zsh", parser).startswith("autoload -U +X bashcompinit")
-    assert "complete -c hybridmem -n __fish_use_subcommand -a search" in completion_script("fish", parser)
+def shell(name):
+    return pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"no {name} here"))
+
+
+def completed_by_bash(script, line):
+    words = " ".join(f"'{word}'" for word in line.split(" "))
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={line.count(' ')}; _hybridmem; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], text=True, capture_output=True, check=True)
+    return done.stdout
+
+
+def completed_by_fish(script, line):
+    ask = f"{script}\ncomplete -C '{line}'"
+    done = subprocess.run(["fish", "--no-config", "-c", ask], text=True, capture_output=True, check=True)
+    return done.stdout
+
+
+def completed_by_zsh(script, line):
+    """What an interactive zsh writes on its terminal after the line and a tab."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execlp("zsh", "zsh", "-f", "-i")
+    try:
+        os.write(terminal, f"PS1=; source {script}; echo sour''ced\n".encode())
+        seen, sent, until = b"", False, time.monotonic() + 20
+        while time.monotonic() < until and b"--why-not" not in seen.partition(b"sourced")[2]:
+            if select.select([terminal], [], [], 0.2)[0]:
+                seen += os.read(terminal, 4096)
+            elif b"sourced" in seen and not sent:
+                sent = bool(os.write(terminal, f"{line}\t".encode()))
+        return seen.partition(b"sourced")[2].decode(errors="replace")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("name", [shell("bash"), shell("fish")])
+def test_completion_in_a_real_shell(name):
+    complete = {"bash": completed_by_bash, "fish": completed_by_fish}[name]
+    script = completion_script(name, build_parser())
+    assert complete(script, "hybridmem sea").split()[0] == "search"
+    assert complete(script, "hybridmem search --why").split()[0] == "--why-not"
+    assert {"bm25", "vector", "graph"} <= set(complete(script, "hybridmem search --arm ").split())
+    assert {"bash", "zsh", "fish"} <= set(complete(script, "hybridmem completion ").split())
+
+
+@pytest.mark.parametrize("name", [shell("zsh")])
+def test_completion_in_zsh(name, tmp_path):
+    script = tmp_path / "completion.zsh"
+    script.write_text(completion_script(name, build_parser()), encoding="utf-8")
+    assert "--why-not" in completed_by_zsh(script, "hybridmem search --why")
 
 
 def test_completion_is_a_command(tmp_path):

@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, blocks, python_of
+from tests.support.pages import ROOT, console_of, python_of
 
 STARTS = ("langchain", "llamaindex", "agents", "search")
 MINUTES = 3
-
-
-def commands(page):
-    """The lines of console blocks that a person types; a here-document goes on to its end. `inspect` would not end."""
-    lines = "\n".join(blocks(page, "console")).splitlines()
-    typed = [line.removeprefix("$ ") for line in lines]
-    return "\n".join(line for line in typed if not line.startswith("hybridmem inspect"))
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -32,7 +25,7 @@ def test_a_quick_start_works_as_written(name, tmp_path):
     script.write_text(python_of(page), encoding="utf-8")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("HYBRIDMEM", None)
-    for words in ([sys.executable, str(script)], ["bash", "-e", "-c", commands(page)]):
+    for words in ([sys.executable, str(script)], ["bash", "-e", "-c", console_of(page)]):
         done = subprocess.run(
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
         )

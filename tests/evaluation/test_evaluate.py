@@ -100,7 +100,7 @@ def test_verdicts_on_arms():
     )  # fmt: skip
     assert parts.verdicts() == [
         "without spread: mrr@10 -0.500 [-0.500, -0.500] against whole: the stage helps",
-        "without gate: nothing changes on these cases",
+        "without gate: no change on these cases",
     ]
     with pytest.raises(ConfigError, match="'none' is not in this report: it has arm, better, same, worse"):
         report.mean("none", "mrr@10")

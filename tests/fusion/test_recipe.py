@@ -270,14 +270,12 @@ def test_shown_scores_compare_with_the_first_in_every_arm():
     assert Fusion(boost=Competition()).shares([0.5]) == [pytest.approx(0.5)]
 
 
-def test_ties_are_broken_by_rank_then_relative_score_then_key():
-    lists = [arm("bm25", "aei", [9.0, 8.0, 1.0]), arm("vector", "bdh", [0.9, 0.3, 0.1])]
-    # rank 1: both are 1, but b's list falls faster: mean (1 + 0.25 + 0)/3; rank 2: (8 − 1)/8 > (0.3 − 0.1)/0.8
-    assert Fusion().run(lists, reader=READER).keys == ["b", "a", "e", "d", "h", "i"]
-    assert Fusion().run(lists[::-1], reader=READER).keys == ["b", "a", "e", "d", "h", "i"]
-    unscored = [lists[0], arm("vector", "bdh")]
-    assert Fusion().run(unscored, reader=READER).keys == ["a", "b", "d", "e", "h", "i"]
-    assert Fusion().run([lists[0], arm("vector", "", [])], reader=READER).keys == ["a", "e", "i"]
+def test_ties_go_to_the_best_rank_then_to_the_earlier_list():
+    lists = [arm("vector", "bdh", [0.9, 0.3, 0.1]), arm("bm25", "aei", [9.0, 8.0, 1.0])]
+    assert Fusion().run(lists, reader=READER).keys == ["b", "a", "d", "e", "h", "i"]
+    assert Fusion().run(lists[::-1], reader=READER).keys == ["a", "b", "e", "d", "i", "h"]
+    uneven = [arm("bm25", "ab"), arm("vector", ""), arm("graph", "dce")]
+    assert Fusion().run(uneven, reader=READER).keys == ["a", "d", "b", "c", "e"]
 
 
 def test_convex_counts_from_the_score_of_an_unrelated_item():
@@ -297,10 +295,10 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
         arm("x", [rows["a"], rows["b"]], [2.0, 1.0])._replace(known=dict(zip("abcd", columns.scores["x"], strict=True)))
     ]
     ranking = Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool)
-    assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # nothing speaks for d
+    assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # no arm and no part adds to d
     trace = Trace()
     Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool, trace=trace)
-    assert trace._dropped == {"d": "match: no arm and no evidence speaks for it"}
+    assert trace._dropped == {"d": "match: no arm listed it and no evidence adds to its score"}
     assert Fusion(mode="convex", complete=True).run([], reader=READER, pool=Pool([], Candidates([], {}, {}))).keys == []
     gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
     assert gated.keys == ["a", "c"]  # b was listed, and is below the floor
@@ -395,12 +393,12 @@ def test_an_arm_without_a_floor_of_its_own_passes_whole():
     assert recipe.run(lists, reader=READER, now=NOW, trace=Trace()).keys == ["y", "x", "z"]
 
 
-def test_of_two_chunks_at_the_same_rank_the_lower_key_speaks_for_the_source():
+def test_of_two_chunks_at_the_same_rank_the_one_of_the_earlier_list_speaks_for_the_source():
     fields = {"source_id": "s", "updated_at": NOW}
     for one, two in (("a", "b"), ("b", "a")):
         lists = [arm("arm0", [Row(one, fields)]), arm("arm1", [Row(two, fields)])]
         found = Fusion(dedup=SourceDedup(), boost=HalfLife()).run(lists, reader=READER, now=NOW)
-        assert found.keys == ["a"]
+        assert found.keys == [one]
         assert found.scores == [0.5 / 61 * 2]
 
 

@@ -34,21 +34,35 @@ MEMORIES = st.builds(
 KEYS = st.sampled_from(["a", "b", "ß", "\ud800", ""])
 
 
-@given(st.lists(st.tuples(KEYS, st.none() | MEMORIES), max_size=8))
-def test_bytes_restore_the_same_entries(steps):
+STEPS = st.lists(st.tuples(KEYS, st.none() | MEMORIES), max_size=8)
+
+
+@given(STEPS, STEPS)
+def test_bytes_restore_the_same_entries_which_can_be_written_to(steps, later):
     entries = Entries()
-    for seq, (key, memory) in enumerate(steps, 1):
+    _write(entries, steps)
+    read = Entries.from_bytes(entries.to_bytes())
+    _compare(read, entries)
+    assert set(entries.ids()) == {key for key, memory in dict(steps).items() if memory is not None}
+    for index in (entries, read):
+        _write(index, later)
+    _compare(read, entries)
+    assert (read.watermark, read.links_key) == (entries.watermark, "links")
+
+
+def _write(entries, steps):
+    for seq, (key, memory) in enumerate(steps, entries.watermark + 1):
         batch = [Change(seq, key, memory and Memory(**{**_fields(memory), "id": key}), born=seq)]
         _, gone = entries.apply(batch)
         entries.forget(gone)
-    read = Entries.from_bytes(entries.to_bytes())
+
+
+def _compare(read, entries):
     ids = entries.ids()
     assert (read.ids(), read.get(ids), read.extras) == (ids, entries.get(ids), entries.extras)
     assert read.columns()["born"].tolist() == entries.columns()["born"].tolist()
     assert read.around(ids, 2) == entries.around(ids, 2)
     assert (read.speakers(), read.sample()) == (entries.speakers(), entries.sample())
-    assert (read.watermark, read.links_key, len(read)) == (len(steps), "links", len(ids))
-    assert set(ids) == {key for key, memory in dict(steps).items() if memory is not None}
 
 
 def _fields(memory):

@@ -21,7 +21,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from langchain_hybridmem import FusionRetriever
 from langchain_hybridmem._conversion import DocumentReader, as_scorer, to_document, to_memory
-from langchain_hybridmem._filters import check_of, store_filter
+from langchain_hybridmem._vectorstores import check_of, store_filter
 from tests.support.langchain_fakes import plain, texts
 
 FULL = Memory(

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_classic.retrievers import EnsembleRetriever as OriginalEnsemble
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, RunnableLambda
@@ -90,9 +91,16 @@ def test_documents_are_the_same_by_id_then_by_text():
 def test_a_store_that_makes_up_ids_and_an_arm_without_ids_talk_of_the_same_text():
     store = Plain(docs=[doc("a", id="uuid-1"), doc("b", id="uuid-2")])
     found = ask(FusionRetriever(retrievers=[plain("ba"), store]))
-    assert texts(found) == ["a", "b"]  # first and second in turn: a tie, by key
-    assert [document.id for document in found] == ["uuid-1", "uuid-2"]
+    assert texts(found) == ["b", "a"]  # first and second in turn: a tie, which goes to the retriever that comes first
+    assert [document.id for document in found] == ["uuid-2", "uuid-1"]
     assert [d.id for d in ask(FusionRetriever(retrievers=[store, plain("ba")]))] == ["uuid-1", "uuid-2"]
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=8, unique=True), min_size=2, max_size=2))
+def test_the_defaults_rank_like_the_ensemble_retriever_over_the_same_two_arms(lists):
+    arms = [plain(letters) for letters in lists]
+    theirs = OriginalEnsemble(retrievers=arms, weights=[0.5, 0.5]).invoke("?")
+    assert texts(ask(FusionRetriever(retrievers=arms))) == texts(theirs)
 
 
 def test_an_empty_id_is_none():
@@ -355,7 +363,7 @@ def test_short_settings_shape_the_recipe():
 
 
 def test_a_recipe_by_value_name_or_file_and_settings_over_it(tmp_path):
-    from hybridmem.fusion.recipes import save_recipe
+    from hybridmem.fusion.recipe import save_recipe
 
     recipe = Fusion(mode="relative", c=10, dedup=SourceDedup(key="file"), pack=Pack(tokens=1))
     path = tmp_path / "recipe.json"

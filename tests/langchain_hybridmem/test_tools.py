@@ -9,7 +9,7 @@ from langchain_core.tracers.base import BaseTracer
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import NOTE
+from hybridmem.memory.results import NOTE
 from langchain_hybridmem import memory_tools
 
 NOW = [1_700_000_000.0]

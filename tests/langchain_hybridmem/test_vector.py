@@ -20,7 +20,7 @@ from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.filters.predicate import compile_predicate
 from hybridmem.memory.memory import HybridMemory
 from langchain_hybridmem import BM25Retriever, FusionRetriever, VectorRetriever
-from langchain_hybridmem._scores import asimilarities, similarities
+from langchain_hybridmem._vectorstores import asimilarities, similarities
 
 TEXTS = ["aaaa", "aaab", "aabb", "abbb", "bbbb"]
 PLACES = [{"n": number, "odd": bool(number % 2)} for number in range(5)]

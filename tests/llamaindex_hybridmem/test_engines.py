@@ -13,7 +13,7 @@ from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
 from hybridmem.errors import ConfigError
 from llamaindex_hybridmem import FusionRetriever, QueryFusionRetriever
-from llamaindex_hybridmem._tool import retriever_tool
+from llamaindex_hybridmem.tools import retriever_tool
 from tests.support.llama_fakes import Calling, Fixed, Letters, Reciting, node, scored
 
 NODES = [

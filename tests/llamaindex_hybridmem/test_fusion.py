@@ -158,7 +158,7 @@ def test_a_reranker_is_asked_once_even_when_receipts_are_read():
 
 
 def test_a_recipe_by_name_and_from_a_file(tmp_path):
-    from hybridmem.fusion.recipes import save_recipe
+    from hybridmem.fusion.recipe import save_recipe
 
     save_recipe(Fusion(mode="convex", c=1), tmp_path / "mine.json")
     ours = FusionRetriever([Fixed(scored("A"))], recipe=tmp_path / "mine.json", mode="rrf", c=2)

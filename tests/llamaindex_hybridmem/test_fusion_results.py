@@ -18,8 +18,7 @@ from hybridmem.retrievers.arms import FusedArms
 from hybridmem.retrievers.options import make_recipe
 from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._arms import arm_list
-from llamaindex_hybridmem._conversion import NodeReader
-from llamaindex_hybridmem._results import notes_of
+from llamaindex_hybridmem._conversion import NodeReader, notes_of
 from llamaindex_hybridmem.fusion import nodes_of_ranking
 from tests.support.llama_fakes import Fixed, example, ids, node, scored, told, years
 

@@ -12,7 +12,7 @@ from sqlalchemy.pool import StaticPool
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.recall import block as recalled
+from hybridmem.memory.results import block as recalled
 from llamaindex_hybridmem import FusionRetriever, HybridMemoryBlock
 from tests.support.llama_fakes import Calling, Fixed, Letters, scored
 

@@ -19,7 +19,7 @@ from llama_index.vector_stores.chroma import ChromaVectorStore
 
 from hybridmem.errors import ArmError, ConfigError
 from llamaindex_hybridmem import FUSION_MODES, QueryFusionRetriever
-from llamaindex_hybridmem._query_modes import identities
+from llamaindex_hybridmem.query_fusion import identities
 from tests.support.llama_fakes import AsyncOnly, Fixed, Letters, Reciting, node, scored
 
 MODES = ["reciprocal_rerank", "relative_score", "dist_based_score", "simple"]

@@ -21,7 +21,7 @@ from hybridmem.errors import ConfigError, EmbeddingError
 from hybridmem.indexes.vector.chroma import connect, disconnect
 from hybridmem.memory.memory import HybridMemory
 from llamaindex_hybridmem import FusionRetriever, VectorRetriever
-from llamaindex_hybridmem._scores import similarity_of
+from llamaindex_hybridmem._vectorstores import similarity_of
 from tests.support.llama_fakes import Fixed, scored
 
 TEXTS = ["aaaa", "aaab", "aabb", "abbb", "bbbb"]

@@ -375,7 +375,7 @@ async def test_a_question_that_cannot_be_embedded_fails_alike_everywhere():
 
 
 def test_an_embedding_cut_short_is_not_searched(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybridmem.memory.embeddings.BATCH", 2)
+    monkeypatch.setattr("hybridmem.memory.upkeep.BATCH", 2)
     left = [3]
 
     def other(texts):
@@ -698,6 +698,11 @@ def test_memories_without_vectors_are_told(tmp_path, caplog):
         caplog.clear()
         assert len(memory.search_arm("vector", "cat")) == 2
         assert "without a vector" not in caplog.text
+    with HybridMemory(tmp_path / "memory.db", embedder=None) as plain:
+        plain.forget(next(iter(plain.list())).id)
+    with HybridMemory(tmp_path / "memory.db", embedder=toy) as memory:
+        assert len(memory.search_arm("vector", "cat")) == 1
+        assert "without a vector" not in caplog.text  # the snapshot has the forgotten one, its vector is gone
 
 
 def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):

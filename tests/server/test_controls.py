@@ -4,8 +4,7 @@ import pytest
 
 from hybridmem import Competition, Fusion, HalfLife, QualityGate, Rerank, SourceDedup, Spread
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import SLOTS
-from hybridmem.fusion.recipes import RECIPES, recipe_to_dict
+from hybridmem.fusion.recipe import RECIPES, SLOTS, recipe_to_dict
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
 
 ARMS = ("bm25", "vector")

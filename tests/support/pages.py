@@ -19,3 +19,9 @@ def python_of(page: Path) -> str:
 
 PAGES = sorted(page for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if blocks(page, "python"))
 """The pages with Python blocks."""
+
+
+def console_of(page: Path) -> str:
+    """The lines of console blocks that a person types; a here-document goes on to its end. `inspect` would not end."""
+    typed = [line.removeprefix("$ ") for line in "\n".join(blocks(page, "console")).splitlines()]
+    return "\n".join(line for line in typed if not line.startswith("hybridmem inspect"))

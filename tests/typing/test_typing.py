@@ -12,27 +12,35 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-GOOD, BAD = HERE / "adapters_good.py", HERE / "adapters_bad.py"
+GOOD, BAD = sorted(HERE.glob("*_good.py")), sorted(HERE.glob("*_bad.py"))
 
 
-def mypy(path):
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
+def mypy(*paths):
+    """(file name, line) of each error, and the whole output."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *map(str, paths)]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    return {int(line) for line in re.findall(rf"{path.name}:(\d+): error", out)}, out
+    return {(name, int(line)) for name, line in re.findall(r"(\w+\.py):(\d+): error", out)}, out
 
 
-def pyright(path):
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(path)]
+def pyright(*paths):
+    """(file name, line) of each error, and the messages."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, paths)]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     found = json.loads(out)["generalDiagnostics"]
     errors = [one for one in found if one["severity"] == "error"]
-    return {one["range"]["start"]["line"] + 1 for one in errors}, "\n".join(one["message"] for one in errors)
+    places = {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in errors}
+    return places, "\n".join(one["message"] for one in errors)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_good_code_passes_and_every_typo_fails(checker):
-    lines, said = checker(GOOD)
-    assert not lines, said
-    wanted = {number for number, line in enumerate(BAD.read_text().splitlines(), start=1) if line.endswith("# bad")}
-    assert checker(BAD)[0] == wanted
+    found, output = checker(*GOOD, *BAD)
+    marked = {
+        (path.name, number)
+        for path in BAD
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if line.endswith("# bad")
+    }
+    assert found == marked, output
+    assert {name for name, _ in marked} == {"adapters_bad.py", "memory_bad.py"}

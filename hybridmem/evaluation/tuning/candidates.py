@@ -282,13 +282,16 @@ def _votes(record: Recorded, lists: Sequence[Sequence[str]], order: Sequence[str
     place = {key: column for column, key in enumerate(order)}
     raw, rank = np.full((len(lists), len(order)), np.nan), np.full((len(lists), len(order)), np.inf)
     for row, (keys, arm) in enumerate(zip(lists, record.lists, strict=True)):
-        known = {place[key]: score for key, score in (arm.known or {}).items() if score and key in place}
+        scores: Mapping[str, float] = arm.known or {}
+        if record.pool is not None and arm.name in record.pool.candidates.scores:
+            scores = dict(zip(record.pool.candidates.ids, record.pool.candidates.scores[arm.name], strict=True))
+        known = {place[key]: score for key, score in scores.items() if score and key in place}
         raw[row, list(known)] = list(known.values())
         if keys:
             size = len(keys)
             where = [place[key] for key in reversed(keys)]  # reversed, so that a repeated key keeps its best rank
-            scores = arm.scores if arm.scores is not None else [1.0 - at / size for at in range(size)]
-            raw[row, where] = scores[::-1]
+            given = arm.scores if arm.scores is not None else [1.0 - at / size for at in range(size)]
+            raw[row, where] = given[::-1]
             rank[row, where] = np.arange(size, 0.0, -1.0)
     return raw, rank
 

@@ -26,8 +26,7 @@ from hybridmem.evaluation.metrics import metric as find_metric
 from hybridmem.evaluation.recording import Curve, Recorded, curve_recorder, memory_curve, retriever_recorder
 from hybridmem.evaluation.tuning.search import Search
 from hybridmem.evaluation.tuning.settings import Setting, changes
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import recipe_to_dict, save_recipe
+from hybridmem.fusion.recipe import Fusion, recipe_to_dict, save_recipe
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
 

@@ -20,9 +20,8 @@ Any function `(ranking, context) -> ranking` is a stage too.
 from hybridmem.fusion.stages.base import reorder, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
-from hybridmem.fusion.stages.evidence import Evidence
+from hybridmem.fusion.stages.evidence import Evidence, Spread
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.spread import Spread
 from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
 
 __all__ = [

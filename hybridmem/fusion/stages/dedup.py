@@ -41,10 +41,10 @@ class SourceDedup:
         items = ranking.items
         sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
         try:
-            different = len(set(sources))
+            different = len(set(sources) - {None})
         except TypeError as error:
             raise ConfigError(f"dedup by {self.key!r}: a source is a text or a number ({error})") from error
-        if context.trace is None and different == len(sources):
+        if context.trace is None and different == len(sources) - sources.count(None):
             return ranking  # no source is repeated
         keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
         fill = self._filled(len(sources), keep, context)
@@ -62,9 +62,12 @@ class SourceDedup:
         )
 
     def _once(self, sources: list[Any]) -> list[int]:
-        size = len(sources)
-        first = dict(zip(reversed(sources), range(size - 1, -1, -1), strict=True))  # the best rank of each source
-        return self._some(sources) if None in first else sorted(first.values())
+        first = dict(zip(reversed(sources), range(len(sources) - 1, -1, -1), strict=True))  # best rank of each source
+        return (
+            sorted(first.values())
+            if None not in first
+            else [i for i, source in enumerate(sources) if source is None or first[source] == i]
+        )
 
     def _some(self, sources: list[Any]) -> list[int]:
         taken: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Evidence: what the thread, the speaker and the dates of a candidate add to its merged score.
+"""Evidence: what the thread, the speaker and the dates of a candidate add to its merged score; spreading activation.
 
 Every part is a value in [0, 1] for each candidate, and every part has a weight: score + Σ weight · value. A part that
 does not apply (no threads, no speaker named, no date named, another language) is 0 for every candidate.
@@ -18,8 +18,10 @@ To add a part, write its function and add one line to `PARTS` and one weight to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,16 +29,17 @@ from numpy.typing import NDArray
 
 from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
-from hybridmem.core.types import Ranking
-from hybridmem.fusion.explain import StepPart
+from hybridmem.core.types import Activation, Graph, Ranking
+from hybridmem.fusion.explain import StepPart, Trace
 from hybridmem.fusion.stages.base import Context, reorder
 from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD, asks_when, cues_of, is_person, speaker_of
 from hybridmem.text.dates import dates_in
 from hybridmem.text.speakers import named_speakers
 
-__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Turns", "previous_positions"]
+__all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Spread", "Turns", "previous_positions"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 BACKWARD = 0.25
 """What a mention is worth to the candidate that mentions, compared with the one that is mentioned."""
 
@@ -48,8 +51,23 @@ class Turns:
         self.keys, self.items, scores = ranking
         self.scores: Floats = np.array(scores, np.float64)
         self.context = context
-        self.position = {key: i for i, key in enumerate(self.keys)}
         self._columns: dict[str, list[Any]] = {}
+
+    @cached_property
+    def rows(self) -> Ints:
+        """The row of each candidate in the pool, −1 for what is not in it."""
+        ids = [] if self.context.pool is None else self.context.pool.candidates.ids
+        row_of = dict(zip(ids, range(len(ids)), strict=True))
+        return np.fromiter(map(row_of.get, self.keys, repeat(-1)), np.intp, len(self.keys))
+
+    @cached_property
+    def places(self) -> Ints:
+        """The position of each row of the pool in the ranking, −1 for none; the last one stands for row −1."""
+        size = 0 if self.context.pool is None else len(self.context.pool.candidates.ids)
+        places = np.full(size + 1, -1, np.intp)
+        places[self.rows] = np.arange(len(self.keys))
+        places[size] = -1
+        return places
 
     def column(self, name: str) -> list[Any]:
         """One field of each candidate; cues and speakers are read from the text where the items do not have them."""
@@ -79,11 +97,9 @@ class Turns:
         pool = self.context.pool
         return set(self.column("speaker")) - {None} if pool is None or pool.speakers is None else set(pool.speakers)
 
-    def pooled(self, values: Sequence[float]) -> Floats:
+    def pooled(self, values: Floats) -> Floats:
         """A column of the pool in the order of the ranking, 0 for what is not in the pool."""
-        ids = [] if self.context.pool is None else self.context.pool.candidates.ids
-        value = dict(zip(ids, values, strict=True)).get
-        return np.array([value(key, 0.0) for key in self.keys], np.float64)
+        return np.append(values, 0.0)[self.rows]
 
 
 class Part(NamedTuple):
@@ -91,6 +107,8 @@ class Part(NamedTuple):
 
     values: Floats
     describe: Callable[[int], str]
+    path: Callable[[int], tuple[str, ...]] | None = None
+    """The path on which a candidate receives its value, for the picture of the neighbourhood."""
 
 
 def window(turns: Turns) -> Part | None:
@@ -103,23 +121,18 @@ def window(turns: Turns) -> Part | None:
     if windows.max(initial=0.0) <= 0.0:
         return None
     gain = windows / windows.max() - (alone / alone.max() if alone.max() > 0.0 else 0.0)
-    return Part(turns.pooled(np.maximum(gain, 0.0).tolist()), lambda _: "nearby turns")
+    return Part(turns.pooled(np.maximum(gain, 0.0)), lambda _: "nearby turns")
 
 
 def thread(turns: Turns) -> Part | None:
     """The best merged score in the thread − the candidate's own; 0 without a thread."""
     threads = turns.column("thread")
-    best: dict[Any, float] = {}
-    for name, score in zip(threads, turns.scores.tolist(), strict=True):
-        if name is not None and score > best.get(name, 0.0):
-            best[name] = score
-    if not best:
+    best: dict[Any, float] = dict(zip(reversed(threads), reversed(turns.scores.tolist()), strict=True))
+    if best.keys() == {None}:
         return None
-    own = turns.scores.tolist()
-    values = [
-        best.get(name, score) - score if name is not None else 0.0 for name, score in zip(threads, own, strict=True)
-    ]
-    return Part(np.maximum(np.array(values), 0.0), lambda i: f"thread {threads[i]}")
+    own = np.where([name is None for name in threads], np.inf, turns.scores)
+    values = np.array([best[name] for name in threads]) - own
+    return Part(np.maximum(values, 0.0), lambda i: f"thread {threads[i]}")
 
 
 def previous_question(turns: Turns) -> Part | None:
@@ -127,20 +140,20 @@ def previous_question(turns: Turns) -> Part | None:
     at = previous_positions(turns)
     if at.max(initial=-1) < 0:
         return None
-    person = np.array([is_person(speaker) for speaker in turns.column("speaker")])
+    speakers = turns.column("speaker")
+    people = {speaker: is_person(speaker) for speaker in set(speakers)}
+    person = np.array([people[speaker] for speaker in speakers])
     applies = (at >= 0) & turns.has_cue(ASKS)[at] & person
     return Part(np.where(applies, turns.scores[at], 0.0), lambda i: f"after the question {turns.keys[at[i]]}")
 
 
-def previous_positions(turns: Turns) -> NDArray[np.int64]:
+def previous_positions(turns: Turns) -> Ints:
     """The position of the previous turn of each candidate, −1 where it is not ranked."""
     pool = turns.context.pool
     if pool is None or pool.candidates.previous is None:
-        return np.full(len(turns.keys), -1, np.int64)
-    ids = pool.candidates.ids
-    pairs = zip(ids, pool.candidates.previous, strict=True)
-    previous = {key: ids[place] for key, place in pairs if place >= 0}
-    return np.array([turns.position.get(previous.get(key, ""), -1) for key in turns.keys], np.int64)
+        return np.full(len(turns.keys), -1, np.intp)
+    previous: Ints = turns.places[np.append(pool.candidates.previous, -1)[turns.rows]]
+    return previous
 
 
 def speaker(turns: Turns) -> Part | None:
@@ -185,19 +198,27 @@ def mention(turns: Turns) -> Part | None:
     if pool is None or not pool.candidates.mentions:
         return None
     ids = pool.candidates.ids
+    sources, targets, given, names = zip(*pool.candidates.mentions, strict=True)
+    weights: Floats = np.array(given, np.float64)
+    source, target = turns.places[list(sources)], turns.places[list(targets)]
+    ranked = (source >= 0) & (target >= 0)
+    forward = np.where(ranked, weights * turns.scores[source], 0.0)
+    backward = np.where(ranked, BACKWARD * weights * turns.scores[target], 0.0)
     values = np.zeros(len(turns.keys))
-    paths: dict[int, str] = {}
-    for link in pool.candidates.mentions:
-        source, target = turns.position.get(ids[link.source]), turns.position.get(ids[link.target])
-        if source is None or target is None:
-            continue
-        forward = link.weight * turns.scores[source]
-        if forward > values[target]:
-            values[target], paths[target] = forward, f"{ids[link.source]} → mentions {link.name!r}"
-        backward = BACKWARD * link.weight * turns.scores[target]
-        if backward > values[source]:
-            values[source], paths[source] = backward, f"mentions {link.name!r} → {ids[link.target]}"
-    return Part(np.minimum(values, 1.0), paths.__getitem__)
+    np.maximum.at(values, target[ranked], forward[ranked])
+    np.maximum.at(values, source[ranked], backward[ranked])
+
+    def path(i: int) -> tuple[str, str, str]:
+        best = np.flatnonzero((target == i) & (forward == values[i]))
+        if len(best):
+            return ids[sources[best[0]]], f"mentions {names[best[0]]!r}", turns.keys[i]
+        last = np.flatnonzero((source == i) & (backward == values[i]))[0]
+        return ids[targets[last]], f"is mentioned as {names[last]!r} by", turns.keys[i]
+
+    def describe(i: int) -> str:
+        return " → ".join(path(i))
+
+    return Part(np.minimum(values, 1.0), describe, path)
 
 
 PARTS: dict[str, Callable[[Turns], Part | None]] = {
@@ -243,4 +264,62 @@ class Evidence:
                 for i in np.flatnonzero(added > 0.0).tolist():
                     piece = StepPart(name, float(added[i]), part.describe(i))
                     context.trace.part("evidence", ranking.keys[i], piece)
+                    if part.path is not None:
+                        context.trace.activated(ranking.keys[i], Activation(float(added[i]), 1, part.path(i)))
         return ranking if total is turns.scores else reorder(ranking, total.tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """score + strength · incoming, where incoming = max over neighbours of (their score · Π edge weight · decay).
+
+    Items that no arm found are added to the ranking. The edges of threads count only with `threads`: `Evidence` covers
+    threads better.
+    """
+
+    strength: float = 0.5
+    hops: int = 2
+    decay: float = 0.5
+    seeds: int = 20
+    threads: bool = False
+
+    def __post_init__(self) -> None:
+        validation.number("spread strength", self.strength, "a finite number from 0 up", low=0)
+        validation.integer("spread hops", self.hops, "from 1 up", low=1)
+        validation.integer("spread seeds", self.seeds, "from 1 up", low=1)
+        validation.number("spread decay", self.decay, "above 0 and up to 1", low=0, high=1, above=True)
+        validation.flag("spread threads", self.threads)
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        keys, items, scores = ranking
+        graph = context.graph
+        if not keys or graph is None or self.strength == 0:
+            return ranking
+        seeds = dict(zip(keys[: self.seeds], scores[: self.seeds], strict=True))
+        incoming = graph.spread(seeds, hops=self.hops, decay=self.decay, include_seeds=True)
+        if not incoming:
+            return ranking
+        keys, items = self._with_neighbours(ranking, incoming, graph)
+        if context.trace is not None:
+            self._trace(seeds, [key for key in keys if key in incoming], graph, context.trace)
+        strength, get = self.strength, incoming.get
+        raised = [score + strength * get(key, 0.0) for key, score in zip(keys, scores)]  # noqa: B905
+        raised += [strength * incoming[key] for key in keys[len(scores) :]]
+        return reorder(Ranking(keys, items, raised), raised)
+
+    @staticmethod
+    def _with_neighbours(ranking: Ranking, incoming: Mapping[str, float], graph: Graph) -> tuple[list[str], list[Any]]:
+        """The ranking's keys and items, followed by those that only the graph activated."""
+        new = sorted(incoming.keys() - ranking.keys)
+        items = graph.items(new)
+        if None in items:
+            kept = [(key, item) for key, item in zip(new, items, strict=True) if item is not None]
+            new, items = [key for key, _ in kept], [item for _, item in kept]
+        return ranking.keys + new, ranking.items + items
+
+    def _trace(self, seeds: dict[str, float], targets: list[str], graph: Graph, trace: Trace) -> None:
+        for key, activation in graph.paths(seeds, targets, hops=self.hops, decay=self.decay).items():
+            seed, *steps = activation.path
+            path = " → ".join([f"{seed}{trace.best_rank(seed)}", *steps])
+            trace.note("spread", key, f"graph +{self.strength * activation.value:.4g} from {path}")
+            trace.activated(key, activation)

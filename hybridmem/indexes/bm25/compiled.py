@@ -240,7 +240,7 @@ class NumbaKernels(Kernels):
     def warm(self) -> None:
         """Compile now."""
         places = np.array([0]), np.array([1]), np.ones(1)
-        part = SegmentPlan(np.zeros(1, np.int32), np.zeros(1, np.uint16), np.ones(1), *places)
+        part = SegmentPlan(np.zeros(1, np.int32), np.zeros(1, np.uint16), np.ones(1), *places, np.ones(1))
         plan = QueryPlan(["warm"], np.ones(1), [part])
         self.best(plan, k=1, size=1, mask=None)
         self.look_up(plan, part.rows)
@@ -253,7 +253,7 @@ class NumbaKernels(Kernels):
         floor = 0.0
         found, scores = [], []
         for part in plan.parts:
-            rows, sums, floor = _best(*part, plan.weights, mask, filtered, heap, floor)
+            rows, sums, floor = _best(*part[:6], plan.weights, mask, filtered, heap, floor)
             found.append(rows)
             scores.append(sums)
         return (found[0], scores[0]) if len(found) == 1 else (np.concatenate(found), np.concatenate(scores))

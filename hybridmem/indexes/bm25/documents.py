@@ -63,10 +63,14 @@ def as_document(source: Source, /) -> Document:
     if isinstance(source, Document):
         return source
     if isinstance(source, Memory):
-        fields = {"text": source.text, "title": source.title, "predicate": source.predicate}
+        fields = {"text": source.text} if source.text else {}
+        if source.title:
+            fields["title"] = source.title
+        if source.predicate:
+            fields["predicate"] = source.predicate
         if source.tags:
             fields["tags"] = " ".join(source.tags)
-        return Document(source.id, {name: text for name, text in fields.items() if text}, stamp_of(source.updated_at))
+        return Document(source.id, fields, stamp_of(source.updated_at))
     if not isinstance(source, tuple | list) or len(source) != 2:  # noqa: PLR2004 - a pair
         validation.refuse("a document", source, "a Memory, a Document or an (id, text) pair")
     return new_document(source[0], {"text": source[1]})

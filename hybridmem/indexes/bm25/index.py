@@ -271,31 +271,31 @@ class BM25Index:
     def idf(self, term: str, /) -> float:
         """ln(1 + (N − n + 0.5)/(n + 0.5)) of a term as the analyzer writes it."""
         state = self._state
-        return idf(state.count, document_frequency(state, term, self._saturation(state))[0])
+        return idf(state.count, document_frequency(state, term))
 
-    def windows(self, query: str, windows: Sequence[Sequence[str | None]], /, *, wing: float = 0.5) -> list[float]:
-        """BM25 of windows of documents, as if each were one document; the mean length is that of the windows.
+    def windows(
+        self, query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /, *, wing: float = 0.5
+    ) -> tuple[list[float], list[float]]:
+        """The scores of documents alone, and with others around them as if each window were one document.
 
-        `windows[0]` has the documents themselves, which count once; those of the other lists count `wing` times.
+        A document counts once in its window, those around it `wing` times; the mean length is that of the windows.
         """
         with self._swap:
             row_of, state = self._rows_by_id(), self._state
-            flat: Iterable[Any] = chain.from_iterable(windows)
-            rows = np.array(list(map(row_of.get, flat, repeat(-1))), np.intp).reshape(len(windows), -1)
-        shares = np.full(len(windows), wing)
-        shares[0] = 1.0
-        lengths = shares @ np.where(rows >= 0, state.lengths[rows], 0.0)
+            flat: Iterable[Any] = chain(ids, chain.from_iterable(around))
+            rows = np.array(list(map(row_of.get, flat, repeat(-1))), np.int32)
         planned = self._planned(query, state)
-        scores = np.zeros(rows.shape[1])
-        mean = float(lengths.mean()) if len(lengths) else 0.0
-        if planned is not None and mean:
-            b = self._b(state)
-            norm = self.k1 * (1 - b + b * lengths / mean)
-            for weight, held in zip(planned.weights.tolist(), frequencies(state, planned, rows.ravel()), strict=True):
-                tf = shares @ held.reshape(rows.shape)
-                scores += weight * tf * (self.k1 + 1) / (tf + norm)
-        result: list[float] = scores.tolist()
-        return result
+        if planned is None:
+            return [0.0] * len(ids), [0.0] * len(ids)
+        lengths = np.where(rows >= 0, state.lengths[rows], 0.0).reshape(1 + len(around), -1)
+        held = frequencies(planned, rows).reshape(-1, *lengths.shape)
+        shares = np.full(len(lengths), wing)
+        shares[0] = 1.0
+        sizes, b = shares @ lengths, self._b(state)
+        mean = float(sizes.mean()) if len(ids) else 0.0
+        curve = Saturation(self.k1 + 1, self.k1 * (1 - b), self.k1 * b / mean if mean else 0.0)
+        alone = planned.scores(held[:, 0], lengths[0], self._saturation(state))
+        return alone, planned.scores(np.tensordot(held, shares, (1, 0)), sizes, curve)
 
     def with_curve(self, *, k1: float, b: float | None) -> BM25Index:
         """An index with other constants over the same postings, which are shared until one of the two is written to."""

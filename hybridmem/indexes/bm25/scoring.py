@@ -64,6 +64,7 @@ class TermPostings(NamedTuple):
     rows: RowNumbers
     codes: Codes
     table: Floats
+    frequencies: Floats
     lows: list[int]
     highs: list[int]
     bounds: list[float]
@@ -87,7 +88,8 @@ def find(state: State, numbers: list[int], curve: Saturation, /) -> list[TermPos
                 state.tombstones.count(segment, number, low, high) if high else 0
                 for number, (low, high, _, _) in zip(numbers, slices, strict=True)
             ]
-        lists.append(TermPostings(segment.rows, segment.codes, curve.table(segment), lows, highs, bounds, living))
+        postings = (segment.rows, segment.codes, curve.table(segment), segment.frequencies)
+        lists.append(TermPostings(*postings, lows, highs, bounds, living))
     if state.size > state.tail.start:
         lists.extend(_tail(state, numbers, curve))
     return lists
@@ -108,14 +110,21 @@ def _tail(state: State, numbers: list[int], curve: Saturation) -> Iterator[TermP
     ends = list(zip(lows, highs, strict=True))
     bounds = [float(table[low:high].max()) if low < high else 0.0 for low, high in ends]
     living = [int(np.count_nonzero(alive[low:high])) for low, high in ends]
-    yield TermPostings(rows, codes, table, lows, highs, bounds, living)
+    yield TermPostings(rows, codes, table, values, lows, highs, bounds, living)
 
 
-def document_frequency(state: State, term: str, curve: Saturation, /) -> tuple[int, list[TermPostings]]:
-    """The document frequency of a term, and its postings."""
+def document_frequency(state: State, term: str, /) -> int:
+    """The number of live documents with a term."""
     number = state.vocabulary.get(term)
-    lists = [] if number is None else find(state, [number], curve)
-    return sum(part.living[0] for part in lists), lists
+    if number is None:
+        return 0
+    count = 0
+    for segment in state.segments:
+        [(low, high, _, _)] = segment.find((number,))
+        tombstones = state.tombstones if low < high else None
+        count += high - low if tombstones is None else tombstones.count(segment, number, low, high)
+    rows = state.tail.find((number,), state.size)[0][0]
+    return count + (len(rows) if state.tombstones is None else int(np.count_nonzero(state.tombstones.alive[rows])))
 
 
 def coverage(state: State, terms: list[str], curve: Saturation, rows: list[int], /) -> list[float]:
@@ -124,10 +133,10 @@ def coverage(state: State, terms: list[str], curve: Saturation, rows: list[int],
     covered = np.zeros(len(wanted))
     total = 0.0
     for term in terms:
-        living, lists = document_frequency(state, term, curve)
-        weight = idf(state.count, living)
+        weight = idf(state.count, document_frequency(state, term))
         total += weight
-        for part in lists:
+        number = state.vocabulary.get(term)
+        for part in [] if number is None else find(state, [number], curve):
             held = part.rows[part.lows[0] : part.highs[0]]
             covered[held[np.minimum(held.searchsorted(wanted), len(held) - 1)] == wanted] += weight
     shares: list[float] = (covered / total).tolist() if total else covered.tolist()
@@ -161,38 +170,27 @@ def plan(state: State, query: Mapping[str, float], curve: Saturation, /) -> Quer
 def _part(part: TermPostings, places: list[int], weights: list[float]) -> SegmentPlan:
     slices = np.array([[part.lows[i] for i in places], [part.highs[i] for i in places]], np.int64)
     bounds = np.array([part.bounds[i] * weight for i, weight in zip(places, weights, strict=True)])
-    return SegmentPlan(part.rows, part.codes, part.table, slices[0], slices[1], bounds)
+    return SegmentPlan(part.rows, part.codes, part.table, slices[0], slices[1], bounds, part.frequencies)
 
 
-def frequencies(state: State, plan: QueryPlan, rows: npt.NDArray[np.intp], /) -> Iterator[Floats]:
-    """The frequency of each of the plan's terms in these rows (in any order; 0 for a negative row number)."""
-    ascending = rows.argsort()
-    wanted = rows[ascending]
-    numbers = [state.vocabulary[term] for term in plan.terms]
-    tail = state.tail.find(numbers, state.size)
-    for term, number in enumerate(numbers):
-        found = np.zeros(len(rows))
-        for segment in state.segments:
-            [(low, high, _, _)] = segment.find([number])
-            at, hit = _matches(segment.rows[low:high], wanted)
-            found[hit] = segment.frequencies[segment.codes[low:high][at]]
-        at, hit = _matches(np.array(tail[0][term], np.int32), wanted)
-        found[hit] = np.array(tail[1][term])[at]
-        held = np.empty(len(rows))
-        held[ascending] = found
-        yield held
-
-
-def _matches(rows: RowNumbers, wanted: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Positions in `rows` (ascending) of the wanted rows that are among them, and positions of those in `wanted`."""
-    if not len(rows):
-        return _NO_ROWS, _NO_ROWS
-    at = rows.searchsorted(wanted)
-    hit = (rows.take(at, mode="clip") == wanted).nonzero()[0]
-    return at[hit], hit
-
-
-_NO_ROWS = np.zeros(0, np.intp)
+def frequencies(plan: QueryPlan, rows: RowNumbers, /) -> Floats:
+    """The frequency of each of the plan's terms (one row each) in these rows, in any order; 0 for a row below 0."""
+    wanted, place = np.unique(rows, return_inverse=True)
+    found = np.zeros((len(plan.terms), len(wanted)))
+    for part in plan.parts:
+        for term, (low, high) in enumerate(zip(part.lows.tolist(), part.highs.tolist(), strict=True)):
+            if low == high:
+                continue
+            held = part.rows[low:high]
+            if high - low < len(wanted):  # the shorter list is looked up in the longer one
+                at = wanted.searchsorted(held)
+                hit = (wanted.take(at, mode="clip") == held).nonzero()[0]
+                found[term, at[hit]] = part.frequencies[part.codes[low:high][hit]]
+            else:
+                at = held.searchsorted(wanted)
+                hit = (held.take(at, mode="clip") == wanted).nonzero()[0]
+                found[term, hit] = part.frequencies[part.codes[low:high][at[hit]]]
+    return found[:, place.ravel()]
 
 
 def order(rows: RowNumbers, scores: Floats, state: State, /, *, k: int) -> Hits:
@@ -271,6 +269,8 @@ class SegmentPlan(NamedTuple):
     highs: npt.NDArray[np.int64]
     bounds: Floats
     """Upper bound of the contribution of term i to any row of this segment."""
+    frequencies: Floats
+    """The frequency of a posting by its code."""
 
 
 class QueryPlan(NamedTuple):
@@ -279,6 +279,14 @@ class QueryPlan(NamedTuple):
     terms: list[str]
     weights: Floats
     parts: list[SegmentPlan]
+
+    def scores(self, frequencies: Floats, lengths: Floats, curve: Saturation, /) -> list[float]:
+        """The scores of documents with these frequencies (one row for each term) and lengths."""
+        parts = np.zeros(frequencies.shape)
+        places = frequencies.nonzero()
+        parts[places] = curve.at(frequencies[places], lengths[places[1]])
+        scores: list[float] = (self.weights[:, None] * parts).sum(axis=0).tolist()  # summed term by term
+        return scores
 
     @property
     def ends(self) -> list[int]:

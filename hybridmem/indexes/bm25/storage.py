@@ -19,7 +19,7 @@ from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["analyzer_settings", "checked_analyzer", "pack", "unpack", "write_file"]
 
-_MAGIC = b"hybridmem bm25 4\n"
+_MAGIC = b"hybridmem bm25 5\n"
 _ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
 
 
@@ -65,14 +65,12 @@ def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:
     tombstones = Tombstones(columns["alive"].copy()) if "alive" in columns else None
     ids, terms = unpack_texts("ids", columns), unpack_texts("vocabulary", columns)
     size = len(ids)
-    segments = tuple(
-        Segment(**{name: columns[f"{i}.{name}"].copy() for name in _ARRAYS}) for i in range(head["segments"])
-    )
+    segments = tuple(Segment(**{name: columns[f"{i}.{name}"] for name in _ARRAYS}) for i in range(head["segments"]))
     state = State(
         ids=ids,
         size=size,
-        lengths=grown(columns["lengths"].copy(), max(size, 16)),
-        stamps=grown(columns["stamps"].copy(), max(size, 16)),
+        lengths=grown(columns["lengths"], max(size, 16)),
+        stamps=grown(columns["stamps"], max(size, 16)),
         tombstones=tombstones,
         count=head["count"],
         total=int(head["total"]),

@@ -8,25 +8,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridmem.core import validation
-from hybridmem.core.types import Activation, Graph, Hits
+from hybridmem.core.types import Activation, Direction, Graph, Hits
 from hybridmem.indexes.graph.adjacency import CompressedRows, Floats, Ints
 
 __all__ = [
+    "ExtendedGraph",
     "Frontier",
     "GraphSnapshot",
-    "MentionGraph",
-    "Mentions",
+    "Links",
     "ThreadLinks",
     "Weights",
     "among",
+    "check_walk",
     "highest",
     "join",
+    "mention_links",
     "peaks",
     "strongest",
 ]
@@ -138,12 +140,25 @@ class ThreadLinks(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of implicit edges; explicit and metadata edges carry their own weights."""
+    """Weights of the kinds of edges. Explicit and metadata edges are stored with these weights applied."""
 
+    explicit: float
+    metadata: float
+    shared: float
     thread: float
     answers: float
-    shared: float
-    max_fanout: int
+    mentions: float
+
+
+def check_walk(direction: Direction | None, weights: Mapping[str, float] | None, /) -> None:
+    """Validate the direction and the weights of one search."""
+    if direction is not None:
+        validation.one_of("direction", direction, get_args(Direction))
+    if weights is not None and not isinstance(weights, Mapping):
+        validation.refuse("weights", weights, 'a mapping from kinds of edges to weights, such as {"thread": 0.5}')
+    for name, value in (weights or {}).items():
+        validation.one_of("a key of weights", name, Weights._fields)
+        validation.number(f"weights[{name!r}]", value, "a finite number from 0 up", low=0)
 
 
 _PRUNE = 2048
@@ -167,9 +182,11 @@ class GraphSnapshot:
     entities_of: CompressedRows
     members_of: CompressedRows
     entity_count: int
-    labels: Sequence[str]
+    labels: Sequence[tuple[str, str]]
+    """Kind ("explicit" or "metadata") and name of each label of an edge."""
     entity_names: Sequence[str]
     weights: Weights
+    max_fanout: int
     max_reached: int
     fetch: Callable[[Sequence[str]], list[Any]] | None = None
     allowed: Set[str] | None = None
@@ -248,6 +265,30 @@ class GraphSnapshot:
         """The same snapshot, restricted: only these ids receive and pass activation (None: all)."""
         return self if allowed is None else replace(self, allowed=allowed)
 
+    def walked(
+        self, direction: Direction | None = None, weights: Mapping[str, float] | None = None, /
+    ) -> GraphSnapshot:
+        """The same snapshot with other weights of some kinds of edges, walked in one direction only.
+
+        "forward" is from the memory that links to the one that is linked, and from a turn to the next. Shared entities
+        have no direction. A kind of weight 0 in the settings has no edges, whatever its weight here.
+        """
+        check_walk(direction, weights)
+        if not weights and direction in (None, "both"):
+            return self
+        chosen = self.weights._replace(**(weights or {}))
+        factors = np.zeros(2 * len(self.labels))
+        for label, (kind, _) in enumerate(self.labels):
+            before = getattr(self.weights, kind)
+            factor = getattr(chosen, kind) / before if before else 0.0
+            factors[2 * label : 2 * label + 2] = factor * (direction != "backward"), factor * (direction != "forward")
+        after, before, asks = self.threads
+        none = np.broadcast_to(np.int32(-1), after.shape)
+        threads = ThreadLinks(
+            none if direction == "backward" else after, none if direction == "forward" else before, asks
+        )
+        return replace(self, weights=chosen, links=self.links.scaled(factors), threads=threads)
+
     def without_threads(self) -> GraphSnapshot | None:
         """The same snapshot without the edges of threads; None when there are no other edges."""
         if not self.links and not self.entities_of:
@@ -289,7 +330,7 @@ class GraphSnapshot:
         return Frontier(node, frontier.origin[which], value, frontier.at[which])
 
     def _along_threads(self, frontier: Frontier, decay: float) -> _Reached | None:
-        thread, answers, *_ = self.weights
+        thread, answers = self.weights.thread, self.weights.answers
         if thread <= 0:
             return None
         after, before, asks = self.threads
@@ -317,7 +358,7 @@ class GraphSnapshot:
         shared = Frontier(entity, frontier.origin[which], frontier.value[which], which)
         shared = shared.take(strongest(shared, size=self.entity_count, rivals=True))
         size = self.members_of.degree(shared.node)
-        useful = ((size > 1) & (size <= self.weights.max_fanout)).nonzero()[0]
+        useful = ((size > 1) & (size <= self.max_fanout)).nonzero()[0]
         weight = self.weights.shared / np.sqrt(size[useful] - 1)
         through = shared.take(useful)
         member_of, node, _ = self.members_of.expand(through.node)
@@ -365,11 +406,13 @@ class GraphSnapshot:
 
     def label(self, first: int, second: int) -> str:
         """The label of the heaviest edge from one node to another."""
-        edges = [(slot.weight, self.labels[slot.label // 2]) for slot in self.links.row(first) if slot.target == second]
+        edges = [
+            (slot.weight, self.labels[slot.label // 2][1]) for slot in self.links.row(first) if slot.target == second
+        ]
         shared = {slot.target for slot in self.entities_of.row(second)}
         for entity in (slot.target for slot in self.entities_of.row(first)):
             size = int(self.members_of.degree(np.array([entity], np.intp))[0])
-            if entity in shared and 1 < size <= self.weights.max_fanout:
+            if entity in shared and 1 < size <= self.max_fanout:
                 edges.append((self.weights.shared / math.sqrt(size - 1), f"entity {self.entity_names[entity]}"))
         after, before, asks = self.threads
         if int(after[first]) == second:
@@ -385,23 +428,34 @@ def _check(hops: int, decay: float) -> None:
     validation.number("decay", decay, "from 0 to 1", low=0, high=1)
 
 
-# --- edges that are read from texts
+# --- edges that are computed from the activated items
 
-Mentions = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
-"""From ids to (id, mentioned id, weight, name)."""
+Links = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
+"""From ids to (id, linked id, weight, label)."""
 READ = 50
-"""At each hop the texts of this many of the most activated memories are read."""
+"""At each hop the links of this many of the most activated memories are computed."""
 
 
-class MentionGraph:
-    """A graph with one more source of edges: a text that mentions a memory by name is linked to it, directed.
+def mention_links(mentions: Links, /) -> Links:
+    """Mentions, whose label is a name, as links of a graph."""
 
-    neighbour = activation · weight of the name · decay, as for every other edge; the highest value counts.
+    def links(ids: Sequence[str]) -> Iterable[tuple[str, str, float, str]]:
+        for source, target, weight, name in mentions(ids):
+            yield source, target, weight, f"mentions {name}"
+
+    return links
+
+
+class ExtendedGraph:
+    """A graph with further sources of directed edges, which are computed when a memory is activated.
+
+    One source are mentions: a text that mentions a memory by name is linked to it.
+    neighbour = activation · weight · decay, as for every other edge; the highest value counts.
     """
 
-    def __init__(self, graph: Graph, mentions: Mentions, allowed: Set[str] | None = None) -> None:
+    def __init__(self, graph: Graph, *sources: Links, allowed: Set[str] | None = None) -> None:
         self._graph = graph
-        self._mentions = mentions
+        self._sources = sources
         self._allowed = allowed
 
     def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
@@ -457,9 +511,10 @@ class MentionGraph:
         for target, step in self._graph.paths(values, neighbours, hops=1, decay=decay).items():
             yield step.path[0], step.path[1], target, step.value
         strongest = [key for _, key in nlargest(READ, ((value, key) for key, value in values.items()), key=_order)]
-        for source, target, weight, name in self._mentions(strongest):
-            if self._allowed is None or target in self._allowed:
-                yield source, f"mentions {name}", target, values[source] * weight * decay
+        for links in self._sources:
+            for source, target, weight, label in links(strongest):
+                if weight > 0 and (self._allowed is None or target in self._allowed):
+                    yield source, label, target, values[source] * weight * decay
 
 
 def _order(item: tuple[float, str]) -> tuple[float, tuple[int, ...]]:

@@ -119,6 +119,21 @@ class CompressedRows:
         places = np.arange(self.starts[at], self.starts[at + 1], dtype=np.intp)
         return places[~self._is_cut(places)] if len(self.cut) and len(places) else places
 
+    def scaled(self, factors: Floats) -> CompressedRows:
+        """The same rows with each weight times the factor of its label."""
+        tail = {
+            row: tuple(slot._replace(weight=slot.weight * float(factors[slot.label])) for slot in slots)
+            for row, slots in self.tail.items()
+        }
+        return CompressedRows(
+            starts=self.starts,
+            targets=self.targets,
+            weights=self.weights * factors[self.labels],
+            labels=self.labels,
+            cut=self.cut,
+            tail=tail,
+        )
+
     def _spans(self, rows: Ints) -> tuple[Ints, Ints]:
         at = np.minimum(rows, self.rows)
         first = self.starts[at]
@@ -293,11 +308,12 @@ class Column:
         return int(self._data[node]) if node < len(self._data) else self._fill
 
     def take(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
-        """The values of several nodes."""
+        """The values of several nodes; the fill value for a number that is no node, such as -1."""
         nodes = np.asarray(nodes, np.intp)
-        known = nodes < len(self._data)
-        values = np.full(len(nodes), self._fill, np.intp)
-        values[known] = self._data[nodes[known]]
+        if not len(self._data):
+            return np.full(len(nodes), self._fill, np.intp)
+        values: npt.NDArray[np.intp] = self._data.take(nodes, mode="clip").astype(np.intp)
+        values[(nodes < 0) | (nodes >= len(self._data))] = self._fill
         return values
 
     def set(self, node: int, value: int, *, link: bool = False) -> None:
@@ -376,11 +392,11 @@ class Threads:
             column.fill(values)
 
     def after(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
-        """The next node of each, -1 for none."""
+        """The next node of each, -1 for none and for -1."""
         return self._after.take(nodes)
 
     def before(self, nodes: npt.NDArray[Any], /) -> npt.NDArray[np.intp]:
-        """The previous node of each, -1 for none."""
+        """The previous node of each, -1 for none and for -1."""
         return self._before.take(nodes)
 
     def neighbours(self, node: int, /) -> tuple[int, int]:

@@ -97,7 +97,7 @@ class GraphIndex:
         self._entities: dict[str, int] = {}
         self._entity_names: list[str] = []
         self._label_numbers: dict[tuple[str, str], int] = {}
-        self._labels: list[str] = []
+        self._labels: list[tuple[str, str]] = []
         self._meta = self._label("metadata", self.settings.links_key)
         self._pending: dict[tuple[int, int, int], float] = {}  # edges of this batch: the last value of each wins
         self._snapshot = self._freeze()
@@ -301,7 +301,7 @@ class GraphIndex:
         number = self._label_numbers.get((kind, name))
         if number is None:
             number = self._label_numbers[kind, name] = len(self._labels)
-            self._labels.append(name)
+            self._labels.append((kind, name))
         return number
 
     # --- reading
@@ -320,7 +320,8 @@ class GraphIndex:
             entity_count=len(self._entity_names),
             labels=self._labels,
             entity_names=self._entity_names,
-            weights=Weights(settings.thread, settings.answers, settings.shared, settings.max_fanout),
+            weights=Weights(*(getattr(settings, name) for name in Weights._fields)),
+            max_fanout=settings.max_fanout,
             max_reached=settings.max_reached,
         )
 

@@ -17,7 +17,7 @@ __all__ = ["Mention", "Names", "labels_of", "name_weight", "names_of"]
 _CACHED = 20_000
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
-_MAGIC = b"hybridmem names 1\n"
+_MAGIC = b"hybridmem names 2\n"
 
 
 class Mention(NamedTuple):
@@ -31,6 +31,8 @@ class Mention(NamedTuple):
 def names_of(title: str, metadata: Mapping[str, Any], /) -> tuple[str, ...]:
     """The folded names of a memory: its title and the `aliases` in its metadata."""
     aliases = metadata.get("aliases", ())
+    if not (title or aliases):
+        return ()
     listed = (aliases,) if isinstance(aliases, str) else aliases if isinstance(aliases, list | tuple) else ()
     given = (name for name in (title, *listed) if isinstance(name, str) and name)
     return tuple(dict.fromkeys(key for name in given if (key := name_key(name))))

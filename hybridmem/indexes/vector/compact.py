@@ -43,7 +43,7 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 3\n"
+_MAGIC = b"hybridmem vector codes 4\n"
 _CACHED = 1024
 
 Fetch = Callable[[Sequence[str]], Sequence[Any]]
@@ -94,9 +94,12 @@ class CompactVectors:
         """The row of each id; built on first use, because a search without a filter does not need it."""
         with self._lock:
             if self._row_of is None:
-                gone = set(self._current.dead.tolist())
                 ids = self._current.ids[: self._current.n]
-                self._row_of = {key: row for row, key in enumerate(ids) if row not in gone}
+                rows = dict(zip(ids, range(len(ids)), strict=True))
+                for row in self._current.dead.tolist():
+                    if rows.get(ids[row]) == row:  # else the id has a newer row
+                        del rows[ids[row]]
+                self._row_of = rows
             return self._row_of
 
     def __len__(self) -> int:

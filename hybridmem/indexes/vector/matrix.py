@@ -73,7 +73,8 @@ def batch_of(changes: Iterable[Change], watermark: int, /) -> tuple[dict[str, Ve
     for change in changes:
         watermark = max(watermark, change.seq)
         if change.edge is None:
-            batch[change.id] = _merged(batch.get(change.id), _put(change))
+            before, put = batch.get(change.id), _put(change)
+            batch[change.id] = put if before is None else _merged(before, put)
     return batch, watermark
 
 
@@ -91,9 +92,9 @@ def _put(change: Change) -> VectorUpdate:
     return VectorUpdate(change.vector, epoch(change.memory.updated_at), gone=lost)
 
 
-def _merged(before: VectorUpdate | None, put: VectorUpdate) -> VectorUpdate:
+def _merged(before: VectorUpdate, put: VectorUpdate) -> VectorUpdate:
     """Combine two changes of one batch; a change of the time alone keeps the earlier vector."""
-    if before is None or put.gone or put.vector is not None:
+    if put.gone or put.vector is not None:
         return put
     return before if before.gone else before._replace(updated=put.updated)
 

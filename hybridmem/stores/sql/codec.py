@@ -156,7 +156,9 @@ def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - 
         return value.isoformat()
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist(), where, depth + 1)
-    raise ConfigError(f"{where} is a {type(value).__name__}, which JSON cannot hold; use str, numbers, lists, mappings")
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which JSON cannot represent; use str, numbers, lists, mappings"
+    )
 
 
 def _key(key: Any, where: str) -> str:
@@ -246,7 +248,7 @@ def encode_vector(vector: Any, id_: str, /) -> bytes | None:
         raise EmbeddingError(f"the vector of memory {id_!r} is not numeric: {error}") from error
     if array.ndim != 1 or array.size == 0:
         raise EmbeddingError(f"the vector of memory {id_!r} must have one dimension, not the shape {array.shape}")
-    if not np.isfinite(array).all():
+    if not (math.isfinite(array @ array) or np.isfinite(array).all()):  # the sum of squares alone may overflow
         raise EmbeddingError(f"the vector of memory {id_!r} has values that are not finite")
     return array.tobytes()
 

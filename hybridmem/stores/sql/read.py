@@ -346,17 +346,17 @@ def _memory_changes(
     written = "m.written" if s.limit is None else f"{s.h}.seq"
     gone = f"AND {s.visible}" if not since else ""
     rows = conn.execute(
-        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, {s.memory} FROM {s.tables} "
-        f"LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
+        f"SELECT {s.h}.seq, {written}, {s.visible}, {data}, {s.h}.born, b.words, b.cues, b.spoken_by, {s.memory} "
+        f"FROM {s.tables} LEFT JOIN bodies b ON b.seq = {s.h}.body {join} "
         f"WHERE m.namespace = ? AND {s.h}.seq > ? {gone} ORDER BY {s.h}.seq",
         (namespace, since),
     )
     for row in rows:
         if row[2]:
-            memory = memory_from(row[5:], namespace)
-            yield Change(row[0], row[5], memory, decode_vector(row[3]), None, False, row[1] > since, row[4])
+            memory, vector = memory_from(row[8:], namespace), decode_vector(row[3])
+            yield Change(row[0], row[8], memory, vector, None, False, row[1] > since, row[4], row[5:8])
         else:
-            yield Change(row[0], row[5])
+            yield Change(row[0], row[8])
 
 
 def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:
@@ -373,7 +373,8 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
 
 def last_erase(conn: Any, namespace: str, /) -> int:
     """The seq of the newest erasure in a namespace; 0 for none."""
-    query = "SELECT max(v.seq) FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.op = 5 AND m.namespace = ?"
+    own = "(SELECT m.namespace FROM memories m WHERE m.mem = v.mem) = ?"  # a join would begin with all memories
+    query = f"SELECT max(v.seq) FROM versions v WHERE v.op = 5 AND {own}"
     return int(conn.execute(query, (namespace,)).fetchone()[0] or 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from hybridmem.core import validation
@@ -30,6 +31,7 @@ _STATUSES: tuple[str, ...] = get_args(Status)
 _TEXTS = ("text", "id", "title", "predicate", "subject", "type", "namespace", "speaker")
 _OPTIONAL_TEXTS = ("source_id", "thread", "supersedes")
 _OPTIONAL = (str, type(None))
+_texts, _optional_texts = attrgetter(*_TEXTS), attrgetter(*_OPTIONAL_TEXTS)
 _YEAR_9999 = 253_402_300_799.0
 check_namespace = validation.namespace
 
@@ -118,7 +120,9 @@ def check_view(view: View, /) -> None:
 
 
 def _check_texts(memory: Memory) -> None:
-    for name in _TEXTS:
+    if set(map(type, _texts(memory))) == {str} and set(map(type, _optional_texts(memory))) <= set(_OPTIONAL):
+        return
+    for name in _TEXTS:  # a subclass of str, or an error
         if not isinstance(getattr(memory, name), str):
             validation.refuse(f"Memory.{name}", getattr(memory, name), "a str")
     for name in _OPTIONAL_TEXTS:

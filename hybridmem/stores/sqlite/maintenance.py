@@ -60,12 +60,12 @@ _INVARIANTS = (
         "SELECT seq, length(data) FROM vectors WHERE length(data) = 0 OR length(data) % 4 <> 0",
     ),
     _Invariant(
-        "namespace {0!r} holds vectors of {1} different dimensions, {2} to {3}: re-embed it",
+        "namespace {0!r} has vectors of {1} different dimensions, {2} to {3}: re-embed it",
         "SELECT m.namespace, count(DISTINCT length(x.data)) AS sizes, min(length(x.data)) / 4, max(length(x.data)) / 4 "
         "FROM memories m JOIN vectors x ON x.seq = m.vector WHERE m.live GROUP BY m.namespace HAVING sizes > 1",
     ),
     _Invariant(
-        "body {0} holds JSON that cannot be read",
+        "body {0} has JSON that cannot be read",
         "SELECT seq FROM bodies WHERE (tags IS NOT NULL AND NOT json_valid(tags)) "
         "OR (entities IS NOT NULL AND NOT json_valid(entities)) OR (metadata IS NOT NULL AND NOT json_valid(metadata))",
     ),

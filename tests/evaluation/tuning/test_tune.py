@@ -11,8 +11,7 @@ from hybridmem.evaluation.recording import Curve, Recorded
 from hybridmem.evaluation.tuning.search import simplex
 from hybridmem.evaluation.tuning.settings import Setting, changes
 from hybridmem.evaluation.tuning.tune import Tuning, tune
-from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.recipes import load_recipe
+from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import HalfLife, QualityGate
 from hybridmem.memory.memory import HybridMemory
 

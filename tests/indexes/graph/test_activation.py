@@ -14,7 +14,7 @@ from hybridmem.fusion.explain import arm_paths, explain_arm, path_line
 from hybridmem.fusion.stages import Competition, Conflicts, Pack
 from hybridmem.fusion.stages.base import Context
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.graph.activation import MentionGraph
+from hybridmem.indexes.graph.activation import ExtendedGraph, mention_links
 from hybridmem.indexes.graph.index import GraphIndex
 from hybridmem.memory.memory import HybridMemory
 from tests.support.items import RowReader
@@ -190,19 +190,19 @@ def graph(*edges):
 
 
 def test_a_mention_is_an_edge_with_a_direction():
-    over = MentionGraph(graph(), mentions)
+    over = ExtendedGraph(graph(), mention_links(mentions))
     assert over.spread({"a": 1.0}) == {"b": 1.0 * 1.0 * 0.5, "c": 0.5 * 0.5 * 0.5}
     assert over.spread({"b": 1.0}, hops=1) == {"c": 1.0 * 0.5 * 0.5}
 
 
 def test_mentions_and_links_are_walked_together():
-    over = MentionGraph(graph(Edge("b", "d")), mentions)
+    over = ExtendedGraph(graph(Edge("b", "d")), mention_links(mentions))
     assert over.paths({"a": 1.0}, ["d"]) == {"d": Activation(0.25, 2, ("a", "mentions bee", "b", "related", "d"))}
     assert over.search({"a": 2.0}, k=3).ids == ["a", "b", "d"]  # the best seed counts 1
 
 
 def test_only_allowed_memories_are_reached():
-    assert MentionGraph(graph(), mentions, {"a", "b"}).spread({"a": 1.0}) == {"b": 0.5}
+    assert ExtendedGraph(graph(), mention_links(mentions), allowed={"a", "b"}).spread({"a": 1.0}) == {"b": 0.5}
 
 
 @pytest.fixture
@@ -225,7 +225,21 @@ QUESTION = "the birthplace of the person who directed the film Ed Wood"
 def test_a_memory_that_a_hit_mentions_is_found(films):
     results = films.search(QUESTION, k=3)
     assert [result.id for result in results][:2] == ["film", "director"]
-    assert "film → mentions 'tim burton' +" in str(results[1].receipt)
+    assert "film → mentions 'tim burton' → director +" in str(results[1].receipt)
+    explanation = films.explain(QUESTION, k=3)
+    assert explanation.activations["director"].path == ("film", "mentions 'tim burton'", "director")
+    page = explanation.to_html()
+    assert "<svg" in page
+    assert "mentions &#x27;tim burton&#x27;" in page
+
+
+def test_what_mentions_a_better_hit_gains_a_quarter():
+    with HybridMemory(embedder=None) as memory:
+        memory.add_many(Memory(f"an unrelated note about gardening {n}", id=f"n{n}") for n in range(200))
+        memory.add("An artist, born in Burbank, in California.", id="director", title="Tim Burton")
+        memory.add("A film by Tim Burton, in California.", id="film")
+        receipt = str({one.id: one for one in memory.search("artist born in California")}["film"].receipt)
+        assert "director → is mentioned as 'tim burton' by → film +" in receipt
 
 
 def test_the_graph_arm_walks_from_mention_to_mention(films):

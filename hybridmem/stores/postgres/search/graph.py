@@ -17,11 +17,11 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hybridmem.core.types import Activation, Edge, Entry, Hits
+from hybridmem.core.types import Activation, Direction, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.scoring import idf
 from hybridmem.indexes.entries import Entries, Extra
-from hybridmem.indexes.graph.activation import GraphSnapshot
+from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
@@ -208,7 +208,11 @@ class ServerGraph:
         cache: Callable[[Iterable[Entry]], None],
         beyond_threads: bool,
         allowed: Set[str] | None = None,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
+        check_walk(direction, weights)
+        self._walk = direction, weights
         self._namespace, self._settings, self._run = namespace, settings, run
         self._items, self._cache, self._beyond_threads, self._allowed = items, cache, beyond_threads, allowed
         self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
@@ -219,7 +223,8 @@ class ServerGraph:
         if found is None:
             found, nodes = _snapshot(self._fetch(sorted(seeds), hops), self._settings)
             self._cache(nodes)
-            found = replace(found, fetch=self._items, allowed=self._allowed_ids([node.id for node in nodes]))
+            allowed = self._allowed_ids([node.id for node in nodes])
+            found = replace(found, fetch=self._items, allowed=allowed).walked(*self._walk)
             self._seen[key] = found
         return found
 

@@ -115,8 +115,11 @@ class PoolRows:
         norm, curve = self._base + self._slope * turn.length, self._bm25.k1 + 1
         return sum(self._weights[place - 1] * tf * curve / (tf + norm) for place, tf in turn.tf.items())
 
-    def windows(self, windows: Sequence[Sequence[str | None]], wing: float, /) -> list[float]:
-        """The scores of windows, as `BM25Index.windows` computes them."""
+    def windows(
+        self, ids: Sequence[str], around: Sequence[Sequence[str | None]], wing: float, /
+    ) -> tuple[list[float], list[float]]:
+        """The scores of memories alone and in windows, as `BM25Index.windows` computes them."""
+        windows = [ids, *around]
         place = {id_: n for n, id_ in enumerate(self._turns)}
         lengths, tf = np.zeros(len(place) + 1), np.zeros((len(self._terms), len(place) + 1))
         for n, turn in enumerate(self._turns.values()):
@@ -134,8 +137,8 @@ class PoolRows:
             for weight, held in zip(self._weights, tf, strict=True):
                 frequency = shares @ held[rows]
                 scores += weight * frequency * (self._bm25.k1 + 1) / (frequency + norm)
-        result: list[float] = scores.tolist()
-        return result
+        together: list[float] = scores.tolist()
+        return self.scores("bm25", ids), together
 
 
 class PoolLexical:
@@ -148,9 +151,11 @@ class PoolLexical:
         """The scores of memories; 0.0 without a term of the query."""
         return self._rows.scores("bm25", ids)
 
-    def windows(self, _query: str, windows: Sequence[Sequence[str | None]], /, *, wing: float = 0.5) -> list[float]:
-        """The scores of windows."""
-        return self._rows.windows(windows, wing)
+    def windows(
+        self, _query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /, *, wing: float = 0.5
+    ) -> tuple[list[float], list[float]]:
+        """The scores of memories alone and in windows."""
+        return self._rows.windows(ids, around, wing)
 
 
 class PoolVectors:

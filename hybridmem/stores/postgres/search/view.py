@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hybridmem.core import validation
-from hybridmem.core.types import Candidates, Entry, Graph, Hits
+from hybridmem.core.types import Candidates, Direction, Entry, Graph, Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
-from hybridmem.indexes.candidates import SAMPLE, candidates
+from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.stores.postgres.search import combined
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
@@ -259,7 +259,7 @@ class PostgresView:
             rows,
             query,
             hits,
-            {arm: (baseline or 0.0) if arm == "vector" else 0.0 for arm in hits},
+            baseline=lambda: baseline or 0.0,
             seeds=seeds,
             hops=hops,
             mentions=mentions if self.has_names() else None,
@@ -267,7 +267,7 @@ class PostgresView:
 
     def _exact_baseline(self, row: Vector) -> float:
         scores = cosines(self._run(self._nearest.sample_vectors(len(row), SAMPLE)), row)
-        return float(np.mean(scores) - np.std(scores)) if scores else 0.0
+        return baseline_of(scores)
 
     # --- entries, graph and links
 
@@ -286,7 +286,15 @@ class PostgresView:
             known.update([(row[0], entry_of(row)) for row in rows])
         return list(map(known.get, ids))
 
-    def graph(self, allowed: Set[str] | None = None, /, *, threads: bool = True) -> Graph | None:
+    def graph(
+        self,
+        allowed: Set[str] | None = None,
+        /,
+        *,
+        threads: bool = True,
+        direction: Direction | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> Graph | None:
         """The graph, fetched around the seeds of each call."""
         settings = self._settings.graph
         if settings is None:
@@ -301,6 +309,8 @@ class PostgresView:
             cache=self._cache,
             beyond_threads=self._space.links,
             allowed=allowed,
+            direction=direction,
+            weights=weights,
         )
 
     def _cache(self, entries: Iterable[Entry]) -> None:
@@ -311,9 +321,11 @@ class PostgresView:
         graph = self._settings.graph
         return graph is not None and graph.mentions > 0 and self._space.names
 
-    def mentions(self, ids: Sequence[str], /) -> list[tuple[str, str, float, str]]:
+    def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
         graph = self._settings.graph
+        if graph is not None and weight is not None:
+            graph = replace(graph, mentions=weight)
         return [] if graph is None else mentions_of(self._namespace, self._run, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:

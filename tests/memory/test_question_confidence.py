@@ -3,8 +3,8 @@ import pytest
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.calibration import Calibration, calibrate, threshold
 from hybridmem.evaluation.evaluate import Case
-from hybridmem.memory.confidence import confidence
 from hybridmem.memory.memory import HybridMemory
+from hybridmem.memory.question import confidence
 
 TOWNS = ["Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Dakar", "Lima", "Cairo", "Turin", "Kyoto"]
 FACTS = ["moved to", "liked the food in", "lost a suitcase in"]

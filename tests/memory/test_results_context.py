@@ -6,7 +6,7 @@ import pytest
 
 from hybridmem import HybridMemory
 from hybridmem.errors import ConfigError
-from hybridmem.memory.surroundings import date_filter
+from hybridmem.memory.question import date_filter
 
 NOW = datetime(2024, 6, 12, 15, tzinfo=timezone.utc)  # a Wednesday
 DAY = timedelta(days=1)

@@ -18,8 +18,7 @@ from hybridmem import (
     save_recipe,
 )
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import SLOTS
-from hybridmem.fusion.recipes import RECIPES, recipe_from_dict, recipe_to_dict
+from hybridmem.fusion.recipe import RECIPES, SLOTS, recipe_from_dict, recipe_to_dict
 
 WHOLE = Fusion(
     mode="relative",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem.core.types import Memory
-from hybridmem.memory.recall import NOTE, block, line
+from hybridmem.memory.results import NOTE, block, line
 
 DAY = datetime(2024, 5, 1, tzinfo=timezone.utc)
 

@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from hybridmem.errors import ConfigError
 from hybridmem.filters.predicate import compile_predicate
 from llamaindex_hybridmem import to_filter
-from llamaindex_hybridmem._filters import both, to_metadata_filters
+from llamaindex_hybridmem._vectorstores import both, to_metadata_filters
 from tests.support.llama_fakes import node
 
 OP = FilterOperator

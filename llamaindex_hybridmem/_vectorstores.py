@@ -1,8 +1,9 @@
-"""Conversion between LlamaIndex's `MetadataFilters` and hybridmem's filter language; filters for vector stores."""
+"""LlamaIndex's vector stores: filters in their languages, and their scores as cosines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import log
 from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
@@ -10,8 +11,10 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from hybridmem.errors import ConfigError
 from hybridmem.filters.parse import RANGES
 from hybridmem.filters.predicate import parse
+from hybridmem.indexes.vector.chroma import similarity_in
 
-__all__ = ["both", "store_filters", "to_filter", "to_metadata_filters"]
+__all__ = ["both", "similarity_of", "store_filters", "to_cosine", "to_filter", "to_metadata_filters"]
+
 
 _OPERATORS = {
     FilterOperator.EQ: "$eq",
@@ -160,3 +163,29 @@ def store_filters(
 
 def _operator(test: MetadataFilter | MetadataFilters) -> str:
     return _OPERATORS[test.operator] if isinstance(test, MetadataFilter) else ""
+
+
+def similarity_of(vector_store: Any, /) -> Callable[[float], float]:
+    """What turns a store's score into a cosine, for vectors of length 1.
+
+    Chroma's store gives exp(−distance): the distance is taken out again and read in the collection's space. FAISS gives
+    the squared l2 or the inner product itself. The others give cosines.
+    """
+    names = {cls.__name__ for cls in type(vector_store).__mro__}
+    if "ChromaVectorStore" in names:
+        convert = similarity_in(vector_store._collection)  # noqa: SLF001
+        return lambda score: _bounded(convert(-log(score))) if score > 0.0 else -1.0
+    metric = getattr(getattr(vector_store, "_faiss_index", None), "metric_type", None)
+    if metric == 1:
+        return lambda score: _bounded(1.0 - score / 2.0)
+    return _bounded
+
+
+def to_cosine(vector_store: Any, /) -> Callable[[float], float] | None:
+    """The same, None where the scores are cosines as they are."""
+    convert = similarity_of(vector_store)
+    return None if convert is _bounded else convert
+
+
+def _bounded(score: float) -> float:
+    return min(1.0, max(-1.0, score))
