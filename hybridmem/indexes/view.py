@@ -110,6 +110,10 @@ class LocalView:
         """None: the store has to be asked."""
         return None
 
+    def version(self) -> int:
+        """The number of the newest change of the store that was seen."""
+        return self._applied
+
     def _open(self) -> int:
         """Load the saved snapshots; return the seq after which changes must still be applied.
 

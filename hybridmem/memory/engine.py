@@ -36,7 +36,7 @@ from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.health import Health, Observation, measure
 from hybridmem.memory.question import Answer, Question, answer_confidence, complete, hidden, listed, pool_of
 from hybridmem.memory.results import EntryReader, Result
-from hybridmem.memory.upkeep import Expiry, embed_again, has_expired, keep_embedded, record, recorded
+from hybridmem.memory.upkeep import Expiry, check_recorded, embed_again, has_expired, keep_embedded, record, recorded
 from hybridmem.text.speakers import bare_question
 
 __all__ = ["Engine"]
@@ -80,6 +80,8 @@ class Engine:
         """Duration of a whole search."""
         self._lock = guard(threading.Lock())
         self._closed = False
+        self._checked: dict[str, int] = {}
+        """The version of each namespace for which the recorded embedder was last compared with ours."""
         self.check_embedder()
 
     # --- the recorded embedder
@@ -106,6 +108,9 @@ class Engine:
             found = self._refreshed(self._views, view, view)
             if self.expiry.apply(view.namespace, found.next_expiry()):
                 found.refresh()
+            if found.version() != self._checked.get(view.namespace):
+                check_recorded(self.store, self.embedder)
+                self._checked[view.namespace] = found.version()
             return found
         return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
 
@@ -352,16 +357,16 @@ class Engine:
         names = self.store.namespaces()
         if self.embedder is not None:
             self.embedder.probe()
-            record(self.store, self.embedder, unfinished=True)
+            begun = record(self.store, self.embedder, unfinished=True)
             try:
-                embed_again(self.store, self.embedder, names, progress)
+                embed_again(self.store, self.embedder, names, progress, expect=begun)
+                record(self.store, self.embedder, expect=begun)
             except BaseException:
                 if embedder is not None:  # the store now holds vectors of two models
                     self.embedder, self.settings = None, self.settings._replace(vectors=False)
                     self.drop_views()
                     log.warning("reindex() was interrupted: only BM25 and graph search until it is run again")
                 raise
-            record(self.store, self.embedder)
         self.drop_views()
         for name in names:
             self.search_view(View(name)).save()

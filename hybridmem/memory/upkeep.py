@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError, StoreError
 
-__all__ = ["Expiry", "claim", "embed_again", "has_expired", "keep_embedded", "record", "recorded"]
+__all__ = ["Expiry", "check_recorded", "claim", "embed_again", "has_expired", "keep_embedded", "record", "recorded"]
 
 log = logging.getLogger("hybridmem")
 BATCH = 1_000
@@ -29,11 +30,24 @@ def recorded(store: Store, /) -> dict[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
-def record(store: Store, embedder: Embedder, /, *, unfinished: bool = False) -> None:
-    """Record the embedder of the stored vectors."""
-    now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
-    if recorded(store) != now:
-        store.set_meta("embedder", json.dumps(now))
+def record(store: Store, embedder: Embedder, /, *, unfinished: bool = False, expect: str | None = None) -> str:
+    """Record the embedder of the stored vectors, and return the record.
+
+    The record of an `unfinished` re-embedding is unique. With `expect`, another record is left as it is: a later
+    re-embedding has begun, and EmbeddingError is raised.
+    """
+    now: dict[str, Any] = {"name": embedder.name, "dim": embedder.dim}
+    text = json.dumps({**now, "unfinished": uuid.uuid4().hex} if unfinished else now)
+    if (unfinished or recorded(store) != now) and not store.set_meta("embedder", text, expect=expect):
+        raise EmbeddingError("another reindex() of this store has begun since: its embedder is recorded")
+    return text
+
+
+def check_recorded(store: Store, embedder: Embedder | None, /) -> None:
+    """Raise EmbeddingError when another process has re-embedded the store with another embedder."""
+    stored = recorded(store)
+    if stored is not None and embedder is not None:
+        check_same(stored["name"], stored["dim"], embedder)
 
 
 def claim(store: Store, embedder: Embedder, /) -> None:
@@ -48,8 +62,13 @@ def claim(store: Store, embedder: Embedder, /) -> None:
         check_same(stored["name"], stored["dim"], embedder)
 
 
-def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress: Progress | None, /) -> None:
-    """Replace the vectors of all memories of these namespaces, superseded ones included."""
+def embed_again(
+    store: Store, embedder: Embedder, names: Sequence[str], progress: Progress | None, /, *, expect: str
+) -> None:
+    """Replace the vectors of all memories of these namespaces, superseded ones included.
+
+    `expect` is the record of this re-embedding: it stops when a later one has begun.
+    """
     total = sum(store.count(view=View(name, superseded=True)) for name in names)
     done = 0
     for name in names:
@@ -57,7 +76,7 @@ def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress
         while batch := list(islice(everything, BATCH)):
             vectors = embedder.documents([memory.embedded for memory in batch])
             rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
-            store.set_vectors(rows, namespace=name)
+            store.set_vectors(rows, namespace=name, expect=expect)
             done += len(batch)
             if progress is not None:
                 progress(done, total)

@@ -162,9 +162,9 @@ class MarkdownStore:
         """Delete expired memories from the index; their notes stay until they are deleted or erased."""
         return self.index.expire(now=now, namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired notes."""
-        return self.index.expired(now=now, namespace=namespace)
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired notes: live, or deleted after the number `since` of the log."""
+        return self.index.expired(now=now, namespace=namespace, since=since)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""
@@ -195,9 +195,9 @@ class MarkdownStore:
         """Decay the strength of memories (in the index only)."""
         return self.index.decay(namespace=namespace, now=now)
 
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "", expect: str | None = None) -> None:
         """Replace vectors (in the index only)."""
-        self.index.set_vectors(vectors, namespace=namespace)
+        self.index.set_vectors(vectors, namespace=namespace, expect=expect)
 
     # --- reading
 
@@ -278,9 +278,9 @@ class MarkdownStore:
         """A setting."""
         return self.index.get_meta(key)
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting in the index."""
-        self.index.set_meta(key, value)
+    def set_meta(self, key: str, value: str, /, *, expect: str | None = None) -> bool:
+        """Store a setting in the index; False when it is not `expect` any more."""
+        return self.index.set_meta(key, value, expect=expect)
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """A search index's last saved state."""

@@ -165,10 +165,10 @@ class PostgresStore(SQLStore):
             self._vectors_ready = self._db.read(schema.has_vectors)
         return self._vectors_ready
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
+    def set_meta(self, key: str, value: str, /, *, expect: str | None = None) -> bool:
+        """Store a setting beside the memories; False when it is not `expect` any more."""
         try:
-            super().set_meta(key, value)
+            return super().set_meta(key, value, expect=expect)
         except StoreError as error:
             if getattr(error.__cause__, "sqlstate", None) != "42501":
                 raise

@@ -182,11 +182,11 @@ def next_expiry(conn: sqlite3.Connection, namespace: str | None, /) -> float | N
     return None if row[0] is None else float(row[0])
 
 
-def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bool) -> list[str]:
-    """The ids of memories that have expired: those that are not deleted, or all that are not erased."""
-    condition = "live" if live else "body IS NOT NULL"
+def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, since: int | None = None) -> list[str]:
+    """The ids of memories that have expired: those that are not deleted, or (`since`) were so after this number."""
+    condition, after = ("live", ()) if since is None else ("body IS NOT NULL AND (live OR seq > ?)", (since,))
     sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
-    return [row[0] for row in conn.execute(sql, (namespace, now))]
+    return [row[0] for row in conn.execute(sql, (namespace, now, *after))]
 
 
 def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:

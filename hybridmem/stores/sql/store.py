@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from hybridmem.core import validation
 from hybridmem.core.protocols import Change, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
+from hybridmem.errors import EmbeddingError
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql import read, transfer, write
@@ -140,12 +141,12 @@ class SQLStore(ABC):
     def expire(self, *, now: float, namespace: str = "") -> int:
         """Delete the memories whose `expires_at` has passed; returns how many."""
         with self._log(namespace) as log:
-            return write.delete(log, read.expired(log.conn, namespace, now, live=True), namespace=namespace)
+            return write.delete(log, read.expired(log.conn, namespace, now), namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired memories that are not erased, whether or not they are deleted."""
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
         check_namespace(namespace)
-        return self._read(lambda conn: read.expired(conn, namespace, now, live=False))
+        return self._read(lambda conn: read.expired(conn, namespace, now, since=since))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
@@ -178,14 +179,18 @@ class SQLStore(ABC):
         with self._log(namespace) as log:
             return write.decay(log, namespace=namespace, now=log.now if moment is None else moment)
 
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
-        """Replace the vectors of memories, as re-embedding does."""
+    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "", expect: str | None = None) -> None:
+        """Replace the vectors of memories, as re-embedding does; `expect` is the value of the setting "embedder"."""
         if not isinstance(vectors, Mapping):
             validation.refuse("vectors", vectors, "a mapping from ids to vectors")
         for id_ in vectors:
             validation.text("id", id_, "a str")
         self._expect_vectors()
         with self._log(namespace) as log:
+            if expect is not None and read.get_meta(log.conn, "embedder") != expect:
+                raise EmbeddingError(
+                    "another reindex() of this store has begun since: its embedder is the recorded one"
+                )
             write.set_vectors(log, vectors, namespace=namespace)
 
     # --- reading
@@ -318,11 +323,14 @@ class SQLStore(ABC):
         (stored,) = checked_ids([key])
         return self._read(lambda conn: read.get_meta(conn, stored))
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
+    def set_meta(self, key: str, value: str, /, *, expect: str | None = None) -> bool:
+        """Store a setting beside the memories; False when it is not `expect` any more."""
         stored = checked_ids([key, value])
         with self._side_tables(key) as conn:
+            if expect is not None and read.get_meta(conn, key) != expect:
+                return False
             write.set_meta(conn, *stored)
+        return True
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """The last saved state of an index and its watermark."""

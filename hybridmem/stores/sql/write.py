@@ -189,7 +189,7 @@ def erase(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
         log.unlink_all(namespace, head.id)
         log.record(wipe(log, head), ERASE)
     if heads:  # snapshots of indexes contain words of the erased texts
-        log.conn.execute("DELETE FROM snapshots WHERE namespace = ?", (namespace,))
+        log.conn.execute("DELETE FROM snapshots WHERE namespace = ? AND name <> 'swept'", (namespace,))
     return len(heads)
 
 

@@ -110,6 +110,10 @@ class PostgresView:
 
     # --- arms
 
+    def version(self) -> int:
+        """The number of the newest change of the namespace that was seen."""
+        return self._space.seq
+
     def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
         validation.k(k)
