@@ -1,4 +1,4 @@
-"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write | --keep]`.
+"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write]`.
 
 1. Fusing 2×20, 2×100 and 2×1000 documents: hybridmem with gate, dedup and half-life on, against the peers' bare
    fusion. Half of the documents stand in both lists, the gate drops a tenth, every source has two chunks, dates are
@@ -9,8 +9,6 @@
 """
 
 import gc
-import json
-import platform
 import random
 import statistics
 import time
@@ -42,7 +40,6 @@ DAY = 86_400.0
 RECIPE = Fusion(gate=QualityGate(floor={"a": 0.1, "b": 0.1}), dedup=SourceDedup(), boost=HalfLife())
 SIZES = (20, 100, 1000)
 READER = NodeReader()
-KEPT = OUT / "fusion-python.json"
 
 
 def medians(rivals, make, *, rounds, calls=1, fresh=False):
@@ -217,21 +214,6 @@ def fusing(sizes, *, fresh):
     return found
 
 
-def remembered(ratios):
-    """The ratios of all interpreters that `--keep` was run on, this one's renewed."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    kept[".".join(platform.python_version_tuple()[:2])] = ratios
-    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    return kept
-
-
-def by_python(kept, names):
-    """A table of these ratios, one column for each interpreter."""
-    versions = sorted(kept, key=lambda version: int(version.split(".")[1]))
-    rows = [[name, *[f"{kept[version].get(name, float('nan')):.2f}" for version in versions]] for name in names]
-    return table(["ours / theirs", *[f"Python {version}" for version in versions]], rows)
-
-
 ABOUT = (
     "Ours fuses with quality gate, source dedup and half-life; theirs merge ranks only. Half of the documents stand"
     " in both lists, the gate drops a tenth, every source has two chunks, dates are epoch seconds, texts have 400 "
@@ -246,9 +228,7 @@ ABOUT = (
 
 
 def main():
-    args = arguments(
-        __doc__, sizes=SIZES, flags={"keep": f"keep this interpreter's ratios in {KEPT.name} for the page"}
-    )
+    args = arguments(__doc__, sizes=SIZES)
     again, fresh, calls = fusing(args.sizes, fresh=False), fusing(args.sizes, fresh=True), whole_calls()
     header = ["ours µs", "theirs µs", "ratio"]
     parts = [ABOUT, "![ratios](fusion.png)"]
@@ -260,13 +240,7 @@ def main():
     parts += ["## Whole calls, two trivial retrievers of 20", whole, note]
     ratios = {name: found["ours"] / found["theirs"] for name, found in again.items()}
     ratios |= {f"{name}, whole call": found["ours"] / found["theirs"] for name, found in calls.items()}
-    more = {f"{name}, fresh": found["ours"] / found["theirs"] for name, found in fresh.items()}
-    if args.write or args.keep:
-        kept = remembered({name: round(ratio, 3) for name, ratio in (ratios | more).items()})
-        parts += ["## By Python version", by_python(kept, [*ratios, *more])]
-        parts += ["Each column by `python benchmarks/fusion.py --keep` under that interpreter, on this machine."]
-    if not args.keep:
-        parts += ["## Two retrievers of 0.2 s each", *slow_arms()]
+    parts += ["## Two retrievers of 0.2 s each", *slow_arms()]
     print("\n\n".join(parts))
     if args.write:
         plot(ratios)

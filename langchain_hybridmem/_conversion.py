@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _METADATA = attrgetter("metadata")
-_SHOWN = ("score", "hybridmem", "degraded", "context")
+_SHOWN = ("score", "hybridmem", "degraded")
 """What retrievers add to a result: not part of the memory."""
 
 
@@ -85,10 +85,10 @@ class DocumentReader:
         if name == "text":
             return [item.page_content for item in items]
         values = [item.metadata.get(name) for item in items]
-        if all(values):
+        also = "source" if name == "source_id" else name
+        if all(values) or (also == name and not self._lists):
             return values
         known = [self._all()[key] for key in self.keys(items)] if self._lists else list(map(_METADATA, items))
-        also = "source" if name == "source_id" else name
         return [
             metadata.get(name, metadata.get(also)) if value is None else value
             for value, metadata in zip(values, known, strict=True)

@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Steps, adrive, drive, in_thread
-from langchain_hybridmem._settings import FilterOption, TimeOption
+from langchain_hybridmem._settings import FilterOption, TimeOption, check_query
 
 if TYPE_CHECKING:
     from langchain_hybridmem._settings import BM25Call
@@ -132,7 +132,7 @@ class SearchRetriever(BaseRetriever):
         **more: Any,
     ) -> list[Document]:
         given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
-        return drive(self._found(query, {**more, **given}))
+        return drive(self._found(check_query(query), {**more, **given}))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
@@ -149,7 +149,7 @@ class SearchRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun | None,  # noqa: ARG002
         **given: Any,
     ) -> list[Document]:
-        return await adrive(self._found(query, given))
+        return await adrive(self._found(check_query(query), given))
 
     def _found(self, query: str, given: Mapping[str, Any]) -> Steps[list[Document]]:
         """The documents for a query, with the settings given to this call."""

@@ -30,11 +30,13 @@ __all__ = [
     "GraphRetrieverSettings",
     "GraphSettings",
     "HalfLifeOption",
+    "HybridCall",
     "HybridMemory",
     "IdKey",
     "MemoryBM25Settings",
     "MemoryFusionSettings",
     "MemoryGraphSettings",
+    "NearestCall",
     "RecipeOption",
     "TimeOption",
     "VectorCall",
@@ -116,6 +118,23 @@ class FusionCall(BM25Call, total=False):
     search_kwargs: Mapping[str, Mapping[str, Any]] | None
     receipts: bool | None
     min_confidence: float | None
+    context: int | None
+
+
+class NearestCall(TypedDict, total=False):
+    """Further keywords of searches by vector in a `HybridVectorStore`."""
+
+    as_of: TimeOption
+
+
+class HybridCall(NearestCall, total=False):
+    """Further keywords of `HybridVectorStore.similarity_search` and the like, as in `HybridMemory.search`."""
+
+    recipe: RecipeOption
+    superseded: bool
+    tokens: int | None
+    touch: bool
+    min_confidence: float | None
 
 
 class MemoryBM25Settings(_Retriever, total=False):
@@ -134,7 +153,7 @@ class BM25Settings(MemoryBM25Settings, total=False):
     engine: Literal["hybridmem", "fts5", "rank-bm25"] | None
     k1: float | None
     b: float | None
-    bm25_variant: Literal["okapi", "l", "plus"]
+    bm25_variant: Literal["okapi", "l", "plus"] | None
     language: str | None
     fields: dict[str, str]
     persist_path: str | Path | None
@@ -190,6 +209,7 @@ class MemoryFusionSettings(_Retriever, total=False):
     as_of: TimeOption
     namespace: str | None
     min_confidence: float | None
+    context: int
     recipe: RecipeOption
     mode: Literal["rrf", "relative", "distribution", "convex"]
     weights: Sequence[float] | Mapping[str, float] | None

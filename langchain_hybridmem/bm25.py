@@ -84,7 +84,8 @@ class BM25Retriever(SearchRetriever):
     b: float | None = None
     preprocess_func: Callable[[str], list[str]] | None = None
     """Text → terms, for documents and queries. None: our analyzer."""
-    bm25_variant: Literal["okapi", "l", "plus"] = "okapi"
+    bm25_variant: Literal["okapi", "l", "plus"] | None = None
+    """A class of rank-bm25: it chooses that engine. None: ours."""
     bm25_params: dict[str, Any] | None = None
     """`{"k1": 1.5, "b": 0.75}`; rank-bm25 knows `epsilon` and `delta` too."""
     language: str | None = None
@@ -318,7 +319,6 @@ def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
     given = {name: settings[name] for name in _LEXICAL if settings.get(name) is not None}
     if settings.get("memory") is not None:
         own = [*given, *(name for name in ("documents", "fields", "persist_path") if settings.get(name))]
-        own = [name for name in own if (name, given.get(name)) != ("bm25_variant", "okapi")]
         if own:
             raise ConfigError(f"{own[0]} does not go with a memory, which has a lexical index of its own")
     if "k" in settings:

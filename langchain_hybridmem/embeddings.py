@@ -7,21 +7,14 @@ from langchain_core.embeddings import Embeddings
 from hybridmem.embedding.embedder import Embedder
 from hybridmem.embedding.local import LocalEmbedder
 
-__all__ = ["LocalEmbeddings"]
+__all__ = ["EmbedderEmbeddings", "LocalEmbeddings"]
 
 
-class LocalEmbeddings(Embeddings):
-    """Embeddings that need no network and no key: `pip install 'hybridmem[local]'`.
+class EmbedderEmbeddings(Embeddings):
+    """An embedder as LangChain asks for it."""
 
-    >>> len(LocalEmbeddings().embed_query("a cat"))
-    256
-    """
-
-    def __init__(self) -> None:
-        self.embedder: Embedder = LocalEmbedder()
-
-    def __reduce__(self) -> tuple[type[LocalEmbeddings], tuple[()]]:
-        return LocalEmbeddings, ()
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """One unit vector for each text."""
@@ -42,3 +35,17 @@ class LocalEmbeddings(Embeddings):
         """The same without blocking the event loop."""
         vector: list[float] = (await self.embedder.aquery(text)).tolist()
         return vector
+
+
+class LocalEmbeddings(EmbedderEmbeddings):
+    """Embeddings that need no network and no key: `pip install 'hybridmem[local]'`.
+
+    >>> len(LocalEmbeddings().embed_query("a cat"))
+    256
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LocalEmbedder())
+
+    def __reduce__(self) -> tuple[type[LocalEmbeddings], tuple[()]]:
+        return LocalEmbeddings, ()

@@ -19,7 +19,7 @@ from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, dri
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout
+from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout, turns_around
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
 from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
@@ -49,6 +49,7 @@ from langchain_hybridmem._settings import (
 )
 
 if TYPE_CHECKING:
+    from hybridmem.embedding.sources import EmbeddingOption
     from langchain_hybridmem._settings import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusionRetriever"]
@@ -57,7 +58,7 @@ Self = TypeVar("Self", bound="FusionRetriever")
 Mode = Literal["rrf", "relative", "distribution", "convex"]
 _RECIPE = ("mode", "weights", "c", "gate", "dedup", "half_life")
 _SETUP = (*_RECIPE, "retrievers", "memory", "recipe", "id_key", "on_error", "timeout", "clock", "k", "search_kwargs")
-_CALL = ("k", "filter", "search_kwargs", "with_scores", "receipts", "as_of", "namespace", "min_confidence")
+_CALL = ("k", "filter", "search_kwargs", "with_scores", "receipts", "as_of", "namespace", "min_confidence", "context")
 
 
 class FusionRetriever(ParentRetriever):
@@ -70,7 +71,7 @@ class FusionRetriever(ParentRetriever):
     [('b', 0.992), ('a', 0.5)]
 
     Arms are asked at the same time, with scores where they have them. `k`, `filter`, `search_kwargs`, `with_scores`,
-    `receipts`, `as_of`, `namespace` and `min_confidence` can be set here and again in `invoke(query, …)`.
+    `receipts`, `as_of`, `namespace`, `min_confidence` and `context` can be set here and again in `invoke(query, …)`.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -110,6 +111,8 @@ class FusionRetriever(ParentRetriever):
     as_of: TimeOption = None
     namespace: str | None = None
     min_confidence: float | None = None
+    context: int = 0
+    """Over a memory: put so many turns before and after each result in its thread into `metadata["context"]`."""
     clock: ClockOption | None = None
     """The time in epoch seconds, for the half-life; None: now."""
 
@@ -164,7 +167,7 @@ class FusionRetriever(ParentRetriever):
         documents: Iterable[Document],
         *,
         path: str | Path = ":memory:",
-        embedder: Any = "auto",
+        embedder: EmbeddingOption | None = "auto",
         **settings: Unpack[MemoryFusionSettings],
     ) -> Self:
         """A retriever over a new HybridMemory with these documents: BM25, vectors and graph behind one call.
@@ -283,10 +286,12 @@ class FusionRetriever(ParentRetriever):
         as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
+        context: int | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
-        return self._search(query, {**kwargs, **given, "min_confidence": min_confidence}, None, run_manager, {})
+        more = {"min_confidence": min_confidence, "context": context}
+        return self._search(query, {**kwargs, **given, **more}, None, run_manager, {})
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
@@ -313,11 +318,17 @@ class _Call(NamedTuple):
     as_of: Any
     namespace: str | None
     min_confidence: float | None
+    context: int
 
     @property
     def options(self) -> dict[str, Any]:
         """The settings that every arm must understand."""
-        options = {"as_of": self.as_of, "namespace": self.namespace, "min_confidence": self.min_confidence}
+        options: dict[str, Any] = {
+            "as_of": self.as_of,
+            "namespace": self.namespace,
+            "min_confidence": self.min_confidence,
+        }
+        options["context"] = self.context or None  # 0: none
         return {name: value for name, value in options.items() if value is not None}
 
 
@@ -368,6 +379,7 @@ def _search_memory(setup: _Setup, call: _Call) -> Steps[list[Document]]:
     settings = {name: value for name, value in settings.items() if value is not None}
     search = partial(memory.search, call.query, **settings)
     asearch = partial(memory.asearch, call.query, **settings)
+    settings.pop("context", None)  # an explanation has none
     timeout = setup.timeout.get("memory") if isinstance(setup.timeout, Mapping) else setup.timeout
     jobs = [Job("memory", search, asearch, timeout)]
     if call.note is not None:
@@ -380,6 +392,8 @@ def _search_memory(setup: _Setup, call: _Call) -> Steps[list[Document]]:
         more: dict[str, Any] = {"score": result.score} if call.with_scores else {}
         if call.receipts and result.receipt is not None:
             more["hybridmem"] = result.receipt.to_dict()
+        if call.context:
+            more["context"] = turns_around(result)
         documents.append(to_document(result.memory, **more))
     if call.note is not None and failed:
         reason = next(iter(failed.values()))

@@ -26,7 +26,9 @@ from langgraph.config import get_config
 from langgraph.runtime import Runtime
 
 if TYPE_CHECKING:
+    from hybridmem.filters.parse import Filter
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.question import RecipeLike
     from hybridmem.memory.results import Result
 
     _Base = AgentMiddleware[AgentState[Any], Any, Any]
@@ -73,9 +75,9 @@ class MemoryMiddleware(_Base):
         k: int = 8,
         token_budget: int = 1_000,
         save: Literal["both", "user"] | None = "both",
-        filter: Any = None,
+        filter: Filter | None = None,
         min_confidence: float | None = None,
-        recipe: Any = None,
+        recipe: RecipeLike | None = None,
         context: int = 0,
         extract: Extract | None = None,
         on_error: Literal["raise", "skip"] = "raise",
@@ -91,7 +93,7 @@ class MemoryMiddleware(_Base):
         self.tools = []
         self._view = views(memory, namespace, session_key)
         self._k, self._budget = k, token_budget
-        self._how = {
+        self._how: dict[str, Any] = {
             "k": 2 * k,
             "filter": filter,
             "min_confidence": min_confidence,

@@ -20,7 +20,9 @@ from langchain_hybridmem._conversion import to_memory
 from langchain_hybridmem.fusion import FusionRetriever
 
 if TYPE_CHECKING:
+    from hybridmem.filters.parse import Filter
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.question import RecipeLike
 
 __all__ = ["Views", "memory_tools", "thread_of", "views"]
 
@@ -74,9 +76,9 @@ def memory_tools(
     namespace: str | None = None,
     session_key: str | None = None,
     k: int = 5,
-    filter: Any = None,
+    filter: Filter | None = None,
     min_confidence: float | None = None,
-    recipe: Any = None,
+    recipe: RecipeLike | None = None,
     search_name: str = "search_memory",
     save_name: str = "save_memory",
     forget_name: str = "forget_memory",
@@ -98,7 +100,7 @@ def memory_tools(
     """
     view = views(memory, namespace, session_key)
     how = {"k": k, "filter": filter, "min_confidence": min_confidence, "recipe": recipe}
-    given = {name: value for name, value in how.items() if value is not None}
+    given: Any = {name: value for name, value in how.items() if value is not None}
     search = _Search(FusionRetriever.from_memory(memory, **given), view)
     change = _Change(view)
     return (

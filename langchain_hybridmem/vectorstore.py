@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -16,10 +16,16 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
-from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.results import Result
+from langchain_hybridmem.embeddings import EmbedderEmbeddings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hybridmem.filters.parse import Filter
+    from langchain_hybridmem._settings import HybridCall, NearestCall
 
 __all__ = ["HybridVectorStore"]
 
@@ -51,7 +57,7 @@ class HybridVectorStore(VectorStore):
     @property
     def embeddings(self) -> Embeddings | None:
         """The memory's embedder as a LangChain object; None without one."""
-        return None if self.memory.embedder is None else _Embeddings(self.memory.embedder)
+        return None if self.memory.embedder is None else EmbedderEmbeddings(self.memory.embedder)
 
     # --- writing
 
@@ -105,33 +111,40 @@ class HybridVectorStore(VectorStore):
         found: list[Document] = await in_thread(lambda: self.get_by_ids(ids))
         return found
 
-    def similarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+    def similarity_search(  # type: ignore[override]
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
+    ) -> list[Document]:
         """The k best documents for a query, by the memory's fused ranking."""
         return [document for document, _ in self.similarity_search_with_score(query, k, filter, **kwargs)]
 
-    async def asimilarity_search(self, query: str, k: int = 4, filter: Any = None, **kwargs: Any) -> list[Document]:
+    async def asimilarity_search(  # type: ignore[override]
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
+    ) -> list[Document]:
         """The same without blocking the event loop."""
         return [document for document, _ in await self.asimilarity_search_with_score(query, k, filter, **kwargs)]
 
     def similarity_search_with_score(
-        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
     ) -> list[tuple[Document, float]]:
         """The k best documents with their fused scores: between 0 and 1, higher is better."""
         _refuse(kwargs, _SEARCHING)
-        results = self.memory.search(query, k=k, filter=filter, **{"recipe": self._recipe, **kwargs})
+        results = self.memory.search(query, k=k, filter=filter, **self._how(kwargs))
         return self._filled(query, results, k, filter, kwargs)
 
     async def asimilarity_search_with_score(
-        self, query: str, k: int = 4, filter: Any = None, **kwargs: Any
+        self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
     ) -> list[tuple[Document, float]]:
         """The same without blocking the event loop."""
         _refuse(kwargs, _SEARCHING)
-        results = await self.memory.asearch(query, k=k, filter=filter, **{"recipe": self._recipe, **kwargs})
+        results = await self.memory.asearch(query, k=k, filter=filter, **self._how(kwargs))
         filled: list[tuple[Document, float]] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
         return filled
 
+    def _how(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"recipe": self._recipe, **given}
+
     def _filled(
-        self, query: str, results: Sequence[Result], k: int, filter: Any, how: Mapping[str, Any]
+        self, query: str, results: Sequence[Result], k: int, filter: Filter | None, how: Mapping[str, Any]
     ) -> list[tuple[Document, float]]:
         """The results and, where the recipe's gate left fewer than k, the nearest other documents with score 0.
 
@@ -156,14 +169,14 @@ class HybridVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         return await self.asimilarity_search_with_score(query, k, **kwargs)
 
-    def similarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+    def similarity_search_by_vector(  # type: ignore[override]
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
     ) -> list[Document]:
         """The k documents whose vectors are nearest to a given one, by cosine similarity."""
         return [document for document, _ in self.similarity_search_with_score_by_vector(embedding, k, filter, **kwargs)]
 
-    async def asimilarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+    async def asimilarity_search_by_vector(  # type: ignore[override]
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
     ) -> list[Document]:
         """The same without blocking the event loop."""
         found: list[Document] = await in_thread(
@@ -172,7 +185,7 @@ class HybridVectorStore(VectorStore):
         return found
 
     def similarity_search_with_score_by_vector(
-        self, embedding: list[float], k: int = 4, filter: Any = None, **kwargs: Any
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
     ) -> list[tuple[Document, float]]:
         """The k nearest documents with their cosine similarities."""
         _refuse(kwargs, _VECTOR_ONLY)
@@ -180,30 +193,30 @@ class HybridVectorStore(VectorStore):
 
     # --- diversity
 
-    def max_marginal_relevance_search(
+    def max_marginal_relevance_search(  # type: ignore[override]
         self,
         query: str,
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
-        **kwargs: Any,
+        filter: Filter | None = None,
+        **kwargs: Unpack[HybridCall],
     ) -> list[Document]:
         """Find k documents among the best `fetch_k` of the fused ranking that differ from each other."""
         _refuse(kwargs, _SEARCHING)
         if self.memory.embedder is None:
             raise ConfigError("max_marginal_relevance_search needs vectors: this memory has no embedder")
-        results = self.memory.search(query, k=fetch_k, filter=filter, **{"recipe": self._recipe, **kwargs})
+        results = self.memory.search(query, k=fetch_k, filter=filter, **self._how(kwargs))
         return self._diverse(self.memory.embedder.query(query), results, k, lambda_mult)
 
-    async def amax_marginal_relevance_search(
+    async def amax_marginal_relevance_search(  # type: ignore[override]
         self,
         query: str,
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
-        **kwargs: Any,
+        filter: Filter | None = None,
+        **kwargs: Unpack[HybridCall],
     ) -> list[Document]:
         """The same without blocking the event loop."""
         found: list[Document] = await in_thread(
@@ -211,28 +224,28 @@ class HybridVectorStore(VectorStore):
         )
         return found
 
-    def max_marginal_relevance_search_by_vector(
+    def max_marginal_relevance_search_by_vector(  # type: ignore[override]
         self,
         embedding: list[float],
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
-        **kwargs: Any,
+        filter: Filter | None = None,
+        **kwargs: Unpack[NearestCall],
     ) -> list[Document]:
         """Find k documents that differ from each other among the `fetch_k` nearest to a vector."""
         _refuse(kwargs, _VECTOR_ONLY)
         results = self.memory.nearest(embedding, k=fetch_k, filter=filter, **kwargs)
         return self._diverse(embedding, results, k, lambda_mult)
 
-    async def amax_marginal_relevance_search_by_vector(
+    async def amax_marginal_relevance_search_by_vector(  # type: ignore[override]
         self,
         embedding: list[float],
         k: int = 4,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Any = None,
-        **kwargs: Any,
+        filter: Filter | None = None,
+        **kwargs: Unpack[NearestCall],
     ) -> list[Document]:
         """The same without blocking the event loop."""
         found: list[Document] = await in_thread(
@@ -287,34 +300,7 @@ class HybridVectorStore(VectorStore):
         return made
 
 
-class _Embeddings(Embeddings):
-    """An embedder as LangChain asks for it."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of texts."""
-        rows: list[list[float]] = self._embedder.documents(texts).tolist()
-        return rows
-
-    def embed_query(self, text: str) -> list[float]:
-        """The vector of a question."""
-        row: list[float] = self._embedder.query(text).tolist()
-        return row
-
-    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of texts."""
-        rows: list[list[float]] = (await self._embedder.adocuments(texts)).tolist()
-        return rows
-
-    async def aembed_query(self, text: str) -> list[float]:
-        """The vector of a question."""
-        row: list[float] = (await self._embedder.aquery(text)).tolist()
-        return row
-
-
-def _refuse(given: dict[str, Any], known: Sequence[str]) -> None:
+def _refuse(given: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"{name} = {value!r} is not known here: allowed is {', '.join(known) or 'nothing'}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
 
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import IndexNode, MetadataMode
@@ -16,6 +16,7 @@ from hybridmem.errors import ConfigError
 from llamaindex_hybridmem._vectorstores import to_filter
 
 if TYPE_CHECKING:
+    from hybridmem.embedding.sources import EmbeddingOption
     from hybridmem.indexes.graph.index import GraphSettings
     from hybridmem.retrievers.options import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
 
@@ -31,6 +32,7 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "VectorSettings",
+    "WordStemmer",
     "check_k",
     "refuse",
     "refuse_call",
@@ -52,6 +54,7 @@ class FusionCall(TypedDict, total=False):
     as_of: TimeOption
     namespace: str | None
     min_confidence: float | None
+    context: int | None
 
 
 class MemorySettings(_Retriever, total=False):
@@ -61,6 +64,14 @@ class MemorySettings(_Retriever, total=False):
     filters: Filters
     as_of: TimeOption
     namespace: str | None
+
+
+class WordStemmer(Protocol):
+    """A stemmer such as `Stemmer.Stemmer("english")`."""
+
+    def stemWord(self, word: str, /) -> str:  # noqa: N802 - PyStemmer's name
+        """The stem of a word."""
+        ...
 
 
 class BM25DefaultsSettings(TypedDict, total=False):
@@ -88,7 +99,7 @@ class BM25Settings(BM25DefaultsSettings, total=False):
     similarity_top_k: int
     filters: Filters
     language: str | None
-    stemmer: Any
+    stemmer: WordStemmer | None
     skip_stemming: bool
     token_pattern: str | None
     verbose: bool
@@ -103,7 +114,7 @@ class VectorSettings(MemorySettings, total=False):
 class StoreSettings(VectorSettings, total=False):
     """Settings of `VectorRetriever.from_defaults`."""
 
-    embed_model: Any
+    embed_model: EmbeddingOption | None
     node_ids: list[str] | None
     doc_ids: list[str] | None
     vector_store_query_mode: VectorStoreQueryMode | str
@@ -142,6 +153,7 @@ class MemoryFusionSettings(_Retriever, total=False):
     as_of: TimeOption
     namespace: str | None
     min_confidence: float | None
+    context: int | None
     recipe: RecipeOption
     mode: str | None
     retriever_weights: Sequence[float] | Mapping[str, float] | None
@@ -163,7 +175,7 @@ class Settings(NamedTuple):
     filters: MetadataFilters | None = None
     """The filter as it was given, when it was given in LlamaIndex's own classes."""
     more: Mapping[str, Any] = {}
-    """`as_of`, `namespace`, `min_confidence`, `score_threshold`, and those of the graph."""
+    """`as_of`, `namespace`, `min_confidence`, `context`, `score_threshold`, and those of the graph."""
 
     def changed(
         self,
@@ -174,6 +186,7 @@ class Settings(NamedTuple):
         namespace: str | None = None,
         min_confidence: float | None = None,
         score_threshold: float | None = None,
+        context: int | None = None,
         **graph: Any,
     ) -> Settings:
         """The same with these settings; None leaves one as it is."""
@@ -184,7 +197,7 @@ class Settings(NamedTuple):
             native = filters if isinstance(filters, MetadataFilters) else None
             changed = changed._replace(filter=to_filter(filters), filters=native)
         more = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        more.update(score_threshold=score_threshold, **graph)
+        more.update(score_threshold=score_threshold, context=context, **graph)
         given = {name: value for name, value in more.items() if value is not None}
         return changed._replace(more={**self.more, **given}) if given else changed
 

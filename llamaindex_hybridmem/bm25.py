@@ -38,8 +38,12 @@ from llamaindex_hybridmem._conversion import scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings, refuse
 
 if TYPE_CHECKING:
+    from llama_index.core import VectorStoreIndex
+    from llama_index.core.storage.docstore.types import BaseDocumentStore
+    from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._settings import BM25DefaultsSettings, BM25Settings, MemorySettings
+    from llamaindex_hybridmem._settings import BM25DefaultsSettings, BM25Settings, MemorySettings, WordStemmer
 
 __all__ = ["BM25Retriever"]
 
@@ -75,7 +79,7 @@ class BM25Retriever(SearchRetriever):
     def __init__(
         self,
         nodes: Sequence[BaseNode] | None = None,
-        stemmer: Any = None,
+        stemmer: WordStemmer | None = None,
         language: str | None = None,
         existing_bm25: Any = None,
         similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
@@ -120,7 +124,8 @@ class BM25Retriever(SearchRetriever):
         else:
             named = _CODES.get(language or "", language)
             terms = preprocess_func or _terms(named, stemmer, token_pattern, skip_stemming=skip_stemming)
-            lexical = LexicalSettings(engine, k1, b, named, terms, bm25_variant, bm25_params)
+            variant = None if bm25_variant == "okapi" else bm25_variant
+            lexical = LexicalSettings(engine, k1, b, named, terms, variant, bm25_params)
             if memory is None:
                 self._nodes = LexicalCorpus.at(persist_path, lexical, write=doc_to_json, read=json_to_doc)
                 self._nodes.begin(self._rows(nodes or ()))
@@ -128,8 +133,8 @@ class BM25Retriever(SearchRetriever):
                 raise ConfigError("nodes, files and lexical settings do not go with a memory, which has its own")
         self.corpus_weight_mask = None if corpus_weight_mask is None else list(corpus_weight_mask)
         more: Any = {"as_of": as_of, "namespace": namespace}
-        settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **more)
-        self._settings = self._checked(settings)
+        settings = Settings().changed(similarity_top_k=similarity_top_k or None, filters=filters, **more)
+        self._settings = self._checked(settings if similarity_top_k else settings._replace(k=0))
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
     def _bm25s_corpus(self, nodes: Sequence[BaseNode] | None, existing: Any, language: str) -> Bm25sCorpus:
@@ -148,10 +153,10 @@ class BM25Retriever(SearchRetriever):
     @classmethod
     def from_defaults(
         cls,
-        index: Any = None,
+        index: VectorStoreIndex | None = None,
         nodes: Sequence[BaseNode] | None = None,
-        docstore: Any = None,
-        stemmer: Any = None,
+        docstore: BaseDocumentStore | None = None,
+        stemmer: WordStemmer | None = None,
         language: str | None = None,
         similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
         verbose: bool = False,
@@ -159,7 +164,7 @@ class BM25Retriever(SearchRetriever):
         token_pattern: str | None = None,
         filters: Filters = None,
         *,
-        vector_store: Any = None,
+        vector_store: BasePydanticVectorStore | None = None,
         **settings: Unpack[BM25DefaultsSettings],
     ) -> BM25Retriever:
         """Over nodes, or all nodes of an index, a docstore or a vector store that stores texts (such as Chroma)."""
@@ -297,10 +302,10 @@ class BM25Retriever(SearchRetriever):
     # --- search
 
     def _found(self, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
+        if call.k == 0:  # the original allows it
+            return []
         if self._memory is not None:
             return (yield from memory_nodes(self._memory, "bm25", bundle, call))
-        if call.k == 0:
-            return []
         corpus, query, mask = self._corpus(), bundle.query_str, self.corpus_weight_mask
         how: dict[str, Any] = {"k": _k(call), "check": None if call.filter is None else check_of(call.filter)}
         if isinstance(corpus, Bm25sCorpus):
@@ -327,7 +332,7 @@ def _masked(
     return sorted([hit for hit in weighted if hit.score > 0], key=lambda hit: -hit.score)[:k]
 
 
-def _stored_nodes(vector_store: Any) -> list[BaseNode]:
+def _stored_nodes(vector_store: BasePydanticVectorStore) -> list[BaseNode]:
     """All nodes of a vector store that stores their texts."""
     kind = type(vector_store).__name__
     try:
@@ -338,7 +343,7 @@ def _stored_nodes(vector_store: Any) -> list[BaseNode]:
 
 
 def _terms(
-    language: str | None, stemmer: Any, pattern: str | None, *, skip_stemming: bool
+    language: str | None, stemmer: WordStemmer | None, pattern: str | None, *, skip_stemming: bool
 ) -> Callable[[str], list[str]] | None:
     """The function to terms that LlamaIndex's parameters describe; None: our analyzer for the language."""
     if stemmer is None and pattern is None:

@@ -18,7 +18,7 @@ from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, dri
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, Timeout
+from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, Timeout, turns_around
 from hybridmem.retrievers.explainer import Explainer
 from hybridmem.retrievers.options import (
     MEMORY_ARMS,
@@ -35,12 +35,13 @@ from llamaindex_hybridmem._conversion import FusedNode, NodeReader, Why, add_nod
 from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
 
 if TYPE_CHECKING:
+    from hybridmem.embedding.sources import EmbeddingOption
     from hybridmem.memory.memory import HybridMemory
     from llamaindex_hybridmem._settings import FusionCall, MemoryFusionSettings
 
 __all__ = ["FusedNode", "FusionRetriever"]
 
-_CALL = ("similarity_top_k", "filters", "as_of", "namespace", "min_confidence")
+_CALL = ("similarity_top_k", "filters", "as_of", "namespace", "min_confidence", "context")
 _PARTS = ("recipe", "mode", "retriever_weights", "c", "gate", "dedup", "half_life")
 _BASE = ("callback_manager", "objects", "object_map", "verbose")
 _READER = NodeReader()
@@ -118,7 +119,7 @@ class FusionRetriever(SearchRetriever):
         /,
         *,
         path: str | Path = ":memory:",
-        embedder: Any = "auto",
+        embedder: EmbeddingOption | None = "auto",
         **settings: Unpack[MemoryFusionSettings],
     ) -> FusionRetriever:
         """A retriever over a new HybridMemory with these nodes: BM25, vectors and graph behind one call.
@@ -174,16 +175,20 @@ class FusionRetriever(SearchRetriever):
         as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
+        context: int | None = None,
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The best nodes for a query; what is given here has priority over the constructor's.
 
-        `as_of`, `namespace` and `min_confidence` are for a memory.
+        `as_of`, `namespace`, `min_confidence` and `context` are for a memory: `context=2` puts the two turns before and
+        after each result in its thread into its metadata.
         """
         refuse_call(unknown, _CALL)
-        more: Any = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
+        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
+            return super().retrieve(  # type: ignore[return-value]
+                str_or_query_bundle, similarity_top_k=similarity_top_k, **more
+            )
 
     async def aretrieve(  # type: ignore[override]
         self,
@@ -194,13 +199,16 @@ class FusionRetriever(SearchRetriever):
         as_of: TimeOption = None,
         namespace: str | None = None,
         min_confidence: float | None = None,
+        context: int | None = None,
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
         refuse_call(unknown, _CALL)
-        more: Any = {"as_of": as_of, "namespace": namespace, "min_confidence": min_confidence}
-        with self._calling(self._settings.changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
+        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
+        with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
+            return await super().aretrieve(  # type: ignore[return-value]
+                str_or_query_bundle, similarity_top_k=similarity_top_k, **more
+            )
 
     def explain(self, str_or_query_bundle: QueryType, **settings: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(node_id)` for one that is not. Settings as for `retrieve`."""
@@ -263,8 +271,10 @@ class FusedNodes(NamedTuple):
 
 
 def _search_arms(fusion: ArmFusion[Arm], bundle: QueryBundle, call: Settings) -> Steps[FusedNodes]:
+    options = {name: value for name, value in call.more.items() if (name, value) != ("context", 0)}
+
     def request(arm: Arm, _name: str, depth: int | None) -> ArmRequest:
-        return arm.request(bundle, ArmQuery(depth, call.filter, call.filters, call.more))
+        return arm.request(bundle, ArmQuery(depth, call.filter, call.filters, options))
 
     fused: FusedArms = yield from fusion.search(request, lambda _: _READER, query=bundle.query_str, k=call.k)
     return nodes_of_ranking(fused)
@@ -281,6 +291,7 @@ def _search_memory(memory: HybridMemory, recipe: Fusion | None, query: str, call
     given = {"k": call.k, "filter": call.filter, "recipe": recipe, **call.more}
     settings: Any = {name: value for name, value in given.items() if value is not None}
     search, asearch = partial(memory.search, query, **settings), partial(memory.asearch, query, **settings)
+    around = settings.pop("context", 0)  # an explanation has none
     outcomes = yield [Job("memory", search, asearch)]
     apply_policy(outcomes, wrap=False)
     results = outcomes[0].value
@@ -290,4 +301,9 @@ def _search_memory(memory: HybridMemory, recipe: Fusion | None, query: str, call
         return memory.explain(query, **settings) if explanation is None else explanation
 
     why = Why(explain)
-    return FusedNodes(fused_nodes([(to_node(result.memory), result.score) for result in results], why), why)
+    nodes = [to_node(result.memory) for result in results]
+    if around:
+        for node, result in zip(nodes, results, strict=True):
+            node.metadata["context"] = turns_around(result)
+            node.excluded_embed_metadata_keys.append("context")
+    return FusedNodes(fused_nodes(zip(nodes, [result.score for result in results], strict=True), why), why)

@@ -46,13 +46,15 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
     search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, recipe…")
 
-    def __init__(self, **settings: Any) -> None:
-        refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
-        if not hasattr(settings.get("memory"), "asearch"):
-            raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
-        for name in ("similarity_top_k", "retrieval_context_window"):
-            check_k(settings.get(name, 1), name=name)
-        super().__init__(**settings)
+    if not TYPE_CHECKING:  # type checkers read the fields above
+
+        def __init__(self, **settings: Any) -> None:
+            refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
+            if not hasattr(settings.get("memory"), "asearch"):
+                raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
+            for name in ("similarity_top_k", "retrieval_context_window"):
+                check_k(settings.get(name, 1), name=name)
+            super().__init__(**settings)
 
     def session(self, session_id: str | None, /) -> HybridMemory:
         """The memory as one session sees it: search it, add to it, forget from it."""

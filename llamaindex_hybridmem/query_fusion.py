@@ -16,13 +16,14 @@ from llama_index.core.llms.utils import LLMType, resolve_llm
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES, QUERY_GEN_PROMPT
-from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore, QueryBundle, QueryType, TextNode
 from llama_index.core.settings import Settings
 
 from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, run
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import normalise_weights
 from llamaindex_hybridmem._arms import Arm, arms_of, copied, nodes_of, run_coroutine
+from llamaindex_hybridmem._calls import checked_query
 from llamaindex_hybridmem._conversion import node_text, rescored
 from llamaindex_hybridmem._settings import check_k
 from llamaindex_hybridmem.tools import CleanRetrieverTool, retriever_tool
@@ -285,6 +286,14 @@ class QueryFusionRetriever(BaseRetriever):
         return [QueryBundle(query) for query in queries[: self.num_queries - 1]]
 
     # --- retrieval
+
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The fused nodes for a query, best first."""
+        return super().retrieve(checked_query(str_or_query_bundle))
+
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The same, without blocking the event loop."""
+        return await super().aretrieve(checked_query(str_or_query_bundle))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         queries = [query_bundle]

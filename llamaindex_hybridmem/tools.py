@@ -13,6 +13,9 @@ from hybridmem.errors import ConfigError
 from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolAnswer, ToolInputError
 
 if TYPE_CHECKING:
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+
+    from hybridmem.filters.parse import Filter
     from hybridmem.memory.memory import HybridMemory
 
 __all__ = ["CleanRetrieverTool", "memory_tools", "retriever_tool"]
@@ -60,7 +63,12 @@ def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def retriever_tool(
-    retriever: BaseRetriever, /, *, name: str | None = None, description: str | None = None, postprocessors: Any = None
+    retriever: BaseRetriever,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    postprocessors: list[BaseNodePostprocessor] | None = None,
 ) -> CleanRetrieverTool:
     """A tool over any retriever."""
     metadata = ToolMetadata(name=name or "search", description=description or DESCRIPTION)
@@ -74,7 +82,7 @@ def memory_tools(
     namespace: str | None = None,
     thread: str | None = None,
     k: int = 5,
-    filter: Any = None,
+    filter: Filter | None = None,
     min_confidence: float | None = None,
     search_name: str = "search_memory",
     save_name: str = "save_memory",

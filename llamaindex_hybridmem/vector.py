@@ -31,6 +31,7 @@ from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_cal
 from llamaindex_hybridmem._vectorstores import similarity_of, store_filters
 
 if TYPE_CHECKING:
+    from hybridmem.embedding.sources import EmbeddingOption
     from hybridmem.memory.memory import HybridMemory
     from llamaindex_hybridmem._settings import StoreSettings, VectorSettings
 
@@ -63,7 +64,7 @@ class VectorRetriever(SearchRetriever):
         vector_store: BasePydanticVectorStore | None = None,
         memory: HybridMemory | None = None,
         texts: TextCorpus | None = None,
-        embed_model: Any = None,
+        embed_model: EmbeddingOption | None = None,
         similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
         filters: Filters = None,
         score_threshold: float | None = None,
@@ -130,7 +131,7 @@ class VectorRetriever(SearchRetriever):
         nodes: Sequence[BaseNode],
         /,
         *,
-        embed_model: Any = None,
+        embed_model: EmbeddingOption | None = None,
         persist_directory: str | PathLike[str] | None = None,
         host: str | None = None,
         port: int | None = None,
@@ -288,7 +289,7 @@ def _k(call: Settings) -> int:
     return call.k or DEFAULT_SIMILARITY_TOP_K
 
 
-def _embedder(embed_model: Any) -> Embedder:
+def _embedder(embed_model: EmbeddingOption | None) -> Embedder:
     chosen = embed_model if embed_model is not None else LlamaSettings._embed_model  # noqa: SLF001
     return as_embedder("local" if chosen is None else chosen)
 

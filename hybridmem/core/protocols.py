@@ -18,7 +18,6 @@ __all__ = [
     "Index",
     "Progress",
     "SearchView",
-    "SearchesPool",
     "Store",
     "SupportsBM25Constants",
     "SupportsBoundedThreads",
@@ -32,7 +31,6 @@ __all__ = [
     "View",
     "WriteConflict",
     "searches_both",
-    "searches_pool",
 ]
 
 _list = list  # `Store.list` hides the builtin inside the class
@@ -289,6 +287,14 @@ class SearchView(Protocol):
         """
         ...
 
+    def speakers(self) -> Mapping[str, int]:
+        """The speakers of the view, in lower case, with the number of their memories."""
+        ...
+
+    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
+        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
+        ...
+
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these memories that are joined by a `contradicts` edge."""
         ...
@@ -303,19 +309,6 @@ class SearchView(Protocol):
 
     def close(self) -> None:
         """Release what the indexes hold open."""
-        ...
-
-
-@runtime_checkable
-class SearchesPool(SearchView, Protocol):
-    """A SearchView that scores a whole pool of candidates, as evidence beyond each arm's own list needs it."""
-
-    def speakers(self) -> Mapping[str, int]:
-        """The speakers of the view, in lower case, with the number of their memories."""
-        ...
-
-    def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
-        """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
         ...
 
 
@@ -341,7 +334,7 @@ class SupportsBM25Constants(Protocol):
         """The k1 and b in use."""
         ...
 
-    def with_bm25_constants(self, *, k1: float, b: float) -> SearchesPool:
+    def with_bm25_constants(self, *, k1: float, b: float) -> SearchView:
         """The same view, read with other constants."""
         ...
 
@@ -421,11 +414,6 @@ def _capable(view: SearchView, protocol: Any) -> bool:
     if found is None:
         found = _CAPABLE[key] = isinstance(view, protocol)
     return found
-
-
-def searches_pool(view: SearchView, /) -> TypeGuard[SearchesPool]:
-    """Whether a view scores a whole pool of candidates."""
-    return _capable(view, SearchesPool)
 
 
 def searches_both(view: SearchView, /) -> TypeGuard[SupportsCombinedSearch]:

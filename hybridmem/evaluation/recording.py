@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hybridmem.core.protocols import SearchesPool, SearchView, SupportsBM25Constants, View
+from hybridmem.core.protocols import SearchView, SupportsBM25Constants, View
 from hybridmem.core.types import ArmList, Graph, Ranking, Reader
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case
@@ -17,7 +17,7 @@ from hybridmem.fusion.stages import Spread
 from hybridmem.fusion.stages.base import Context, Pool
 from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.question import complete, listed, pool_of
+from hybridmem.memory.question import listed, pool_of
 from hybridmem.retrievers.explainer import Explainer
 
 __all__ = [
@@ -121,9 +121,8 @@ def curve_recorder(
         for curve in curves:
             read = view if curve is None else _with_constants(view, curve)
             own = hits if curve is None else {**hits, "bm25": read.search("bm25", query, k=depth)}
-            scores = pool_of(read, query, own) if isinstance(read, SearchesPool) else complete(read, query, own)
-            lists = [listed(arm, own[arm], read, scores) for arm in engine.arms]
-            records.append(Recorded(lists, reader, graph, now, scores if isinstance(scores, Pool) else None))
+            pool = pool_of(read, query, own)
+            records.append(Recorded(listed(engine.arms, own, read, pool), reader, graph, now, pool))
         return records
 
     return record

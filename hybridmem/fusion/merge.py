@@ -85,10 +85,9 @@ def merge(
     order of the lists cannot change a score.
     """
     maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    order = _by_best_rank(columns, sorting=not by_list)
+    totals = dict.fromkeys(_by_best_rank(columns, sorting=not by_list), 0.0)
     if len(maps) > 2:  # noqa: PLR2004
-        return {key: math.fsum([m[key] for m in maps if key in m]) for key in order}
-    totals = dict.fromkeys(order, 0.0)
+        return {key: math.fsum([m[key] for m in maps if key in m]) for key in totals}
     for places in maps:
         for key, share in places.items():
             totals[key] += share
@@ -112,8 +111,8 @@ def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(reversed(keys), reversed(values), strict=True))
 
 
-def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[str]:
-    """Distinct keys by their best rank in any list, then by key, or without sorting in the order of the lists."""
+def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> Iterable[str]:
+    """Keys by their rank in any list, then by key, or without sorting in the order of the lists; some repeated."""
     shared = min(map(len, columns), default=0)
     levels: Iterable[Sequence[str]] = zip(*columns)  # noqa: B905  the rest of the longer lists follows
     rest: Iterable[Sequence[str]] = (
@@ -121,7 +120,7 @@ def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> list[st
     )
     if sorting:
         levels, rest = map(sorted, levels), map(sorted, rest)
-    return list(dict.fromkeys(chain.from_iterable(chain(levels, rest))))
+    return chain.from_iterable(chain(levels, rest))
 
 
 @lru_cache(maxsize=512)
@@ -225,7 +224,7 @@ def pool_votes(pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight
         return PoolVotes(arm, rows, None if arm.scores is None else np.array(arm.scores, np.float64), weight)
     known = np.array(pool.scores[arm.name], np.float64)
     more = (others & (known != 0.0)).nonzero()[0]
-    more = more[sorted_rows([pool.ids[row] for row in more.tolist()], -known[more])]
+    more = more[_order(lambda at: pool.ids[more[at]], -known[more])]
     return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
 
 
@@ -235,15 +234,15 @@ def merge_pool(ids: Sequence[str], votes: Sequence[PoolVotes], shares: Sequence[
     for one, share in zip(votes, shares, strict=True):
         totals[one.keys] += share
         best[one.keys] = np.minimum(best[one.keys], np.arange(len(one.keys)))
-    order = sorted_rows(ids, -totals, best)
+    order = _order(ids.__getitem__, -totals, best)
     return order, totals[order]
 
 
-def sorted_rows(ids: Sequence[str], *columns: Floats) -> Ints:
+def _order(id_of: Callable[[int], str], *columns: Floats) -> Ints:
     """The positions of rows by the columns, ascending, then by id."""
     order: Ints = np.lexsort(columns[::-1])
     ordered = [column[order] for column in columns]
     if np.logical_and.reduce([column[1:] == column[:-1] for column in ordered]).any():
-        rows = list(zip(*(column.tolist() for column in columns), ids, strict=True))
-        order = np.array(sorted(range(len(ids)), key=rows.__getitem__), np.intp)
+        rows = list(zip(*(column.tolist() for column in columns), map(id_of, range(len(order))), strict=True))
+        order = np.array(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
     return order

@@ -23,7 +23,6 @@ from hybridmem.fusion.merge import (
     ArmVotes,
     Ints,
     completed,
-    first_places,
     merge,
     merge_pool,
     normalise_weights,
@@ -276,8 +275,8 @@ class Fusion:
         pairs = zip(lists, weights, strict=True)
         votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
         items: dict[str, Any] = {}
-        for one in reversed(votes):  # of items with the same key the first arm's is returned
-            items.update(first_places(one.keys, one.arm.items))
+        for one in reversed(votes):  # of items with the same key the first arm's first is returned
+            items.update(zip(reversed(one.keys), reversed(one.arm.items), strict=True))
         if self.complete:
             votes = [completed(one, items) for one in votes]
         return self._ranked(votes, items, context)

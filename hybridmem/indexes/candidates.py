@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ SAMPLE = 128
 """The cosines of this many memories tell how similar an unrelated memory is."""
 MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
+MENTIONED = 30
+"""At most this many memories that no arm found join the pool because a text mentions them: those of the best texts."""
 WINDOW = 2
 """A window has this many turns before and after a memory."""
 
@@ -72,8 +74,8 @@ def candidates(
         scores[arm] = list(map(given.__getitem__, ids))
     best = _best(ids, scores, lows, max(seeds, MENTIONING))
     links = list(mentions(best[:MENTIONING])) if mentions is not None else []
-    near: list[list[str | None]] = [*threads.around(best[:seeds], hops), [target for _, target, _, _ in links]]
-    more = _new_ids(near, ids, query.allowed)
+    more = _new_ids(chain.from_iterable(threads.around(best[:seeds], hops)), ids, query.allowed)
+    more += _new_ids((target for _, target, _, _ in links), [*ids, *more], query.allowed)[:MENTIONED]
     ids += more
     around = threads.around(ids, WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
@@ -113,7 +115,7 @@ def _best(ids: list[str], scores: Mapping[str, list[float]], lows: Mapping[str, 
     return [id_ for _, id_ in order[:count]]
 
 
-def _new_ids(near: list[list[str | None]], ids: list[str], allowed: Set[str] | None) -> list[str]:
+def _new_ids(near: Iterable[str | None], ids: list[str], allowed: Set[str] | None) -> list[str]:
     known: set[str | None] = {None, *ids}
-    found = dict.fromkeys(id_ for id_ in chain.from_iterable(near) if id_ not in known)
+    found = dict.fromkeys(id_ for id_ in near if id_ not in known)
     return [id_ for id_ in found if id_ is not None and (allowed is None or id_ in allowed)]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
-from hybridmem.indexes.vector.matrix import cosines, kernel
+from hybridmem.indexes.vector.matrix import kernel
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import question_sentences
 
@@ -63,6 +64,20 @@ class IndexSettings(NamedTuple):
     """Matryoshka prefix: this many leading numbers of a vector are an embedding of their own; None: unknown."""
 
 
+@dataclass(slots=True)
+class _Derived:
+    """What searches compute once for each state of a view."""
+
+    applied: int
+    """The seq of the state."""
+    information: dict[str, float] = field(default_factory=dict)
+    """The IDF of the rarest word of each name."""
+    speakers: dict[str, int] | None = None
+    sample: Any = None
+    """The vectors of the sample that the baseline is computed from; None: there are none."""
+    sampled: bool = False
+
+
 class LocalView:
     """The indexes of one view in this process: exact BM25, exact vectors and the graph."""
 
@@ -84,10 +99,7 @@ class LocalView:
         self._graph: GraphIndex | None = None
         self._saved = 0
         self._next_save = 0.0
-        self._sampled: tuple[int, Any] = (-1, None)
-        """The vectors of the sample, with the seq of the view that they belong to."""
-        self._information: tuple[int, dict[str, float]] = (-1, {})
-        """The IDF of the rarest word of each name, with the seq of the view that they belong to."""
+        self._last_derived = _Derived(self._applied)
 
     # --- updating
 
@@ -378,7 +390,16 @@ class LocalView:
 
     def speakers(self) -> dict[str, int]:
         """The speakers of the view, in lower case, with the number of their memories."""
-        return self._entries.speakers()
+        derived = self._derived()
+        if derived.speakers is None:
+            derived.speakers = self._entries.speakers()
+        return derived.speakers
+
+    def _derived(self) -> _Derived:
+        """What was computed from the present state of the view."""
+        if self._last_derived.applied != self._applied:
+            self._last_derived = _Derived(self._applied)
+        return self._last_derived
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
@@ -397,16 +418,16 @@ class LocalView:
 
     def _baseline(self, vector: Any) -> float:
         """The baseline of cosines, over a sample that is the same in every process and store."""
-        applied, rows = self._sampled
-        if applied != self._applied:
+        derived = self._derived()
+        if not derived.sampled:
             index = self._vector
             found = [row for row in index.vectors(self._entries.sample(SAMPLE)) if row is not None]
             if len(found) < min(SAMPLE, len(index)):  # memories without a vector are left out of the sample
                 every = index.vectors(self._entries.sample(len(self._entries)))
                 found = [row for row in every if row is not None][:SAMPLE]
-            rows = np.stack(found) if found else None
-            self._sampled = self._applied, rows
-        return 0.0 if rows is None else baseline_of(cosines(rows, as_question(vector, rows.shape[1])))
+            derived.sample, derived.sampled = np.stack(found).astype(np.float64) if found else None, True
+        rows = derived.sample
+        return 0.0 if rows is None else baseline_of(rows @ as_question(vector, rows.shape[1]))
 
     def has_names(self) -> bool:
         """Whether any memory has a name that a text could mention."""
@@ -432,9 +453,7 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        applied, information = self._information
-        if applied != self._applied:
-            applied, information = self._information = self._applied, {}
+        information = self._derived().information
         found = information.get(mention.name)
         if found is None:
             terms = self._settings.analyzer(mention.name)

@@ -23,7 +23,6 @@ from hybridmem.core.protocols import (
     SupportsPastViews,
     View,
     searches_both,
-    searches_pool,
 )
 from hybridmem.core.types import ArmList, Direction, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -34,7 +33,7 @@ from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, answer_confidence, complete, hidden, listed, pool_of
+from hybridmem.memory.question import Answer, Question, answer_confidence, hidden, listed, pool_of
 from hybridmem.memory.results import EntryReader, Result
 from hybridmem.memory.upkeep import Expiry, check_recorded, embed_again, has_expired, keep_embedded, record, recorded
 from hybridmem.text.speakers import bare_question
@@ -43,7 +42,6 @@ __all__ = ["Engine"]
 
 T = TypeVar("T")
 _Hits = dict[str, Hits]
-_Scores = dict[str, dict[str, float]]
 log = logging.getLogger("hybridmem")
 _NO_VECTORS = ArmList("vector", [], skipped="no embedder, so only BM25 and graph search")
 AS_OF_VIEWS = 4
@@ -187,40 +185,32 @@ class Engine:
 
     def _once(self, view: SearchView, query: ArmQuery, question: Question, depth: int) -> Answer:
         recipe = question.recipe
-        query, hits, scores = self._hits(view, query, recipe, depth)
-        pool = scores if isinstance(scores, Pool) else None
-        lists = [
-            listed(arm, hits[arm], view, scores) if arm in hits else ArmList(arm, [], skipped="weight 0")
-            for arm in self.arms
-        ]
+        query, hits, pool = self._hits(view, query, recipe, depth)
+        lists = listed(self.arms, hits, view, pool)
         spread = recipe.spread
         graph = None if spread is None else view.graph(query.allowed, threads=spread.threads)
-        answer = Answer(Ranking([], [], []), lists, question, view, graph, self.now(question), pool)
+        reader = self.reader(question.view)
+        answer = Answer(Ranking([], [], []), lists, question, view, reader, graph, self.now(question), pool)
         return answer._replace(ranking=self.fuse(answer, fill=False))
 
     def _hits(
         self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int
-    ) -> tuple[ArmQuery, _Hits, Pool | _Scores]:
-        """The hits of each arm and, if the recipe asks for it, every arm's scores of all candidates.
+    ) -> tuple[ArmQuery, _Hits, Pool | None]:
+        """The hits of each arm and, if the recipe asks for it, the pool with every arm's scores of all candidates.
 
-        A view with combined search answers all of it in one call, or declines with None.
+        A view with combined search answers both arms in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
         if everything and self.embedder is not None and searches_both(view):
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))
-            answer: tuple[_Hits, _Scores] | None = run_one(
-                Job("bm25 and vector", partial(view.search_both, query, k=depth))
-            )
-            if answer is not None and searches_pool(view):
-                return query, answer[0], pool_of(view, query, answer[0])
-            if answer is not None:
-                return query, *answer
+            both = run_one(Job("bm25 and vector", partial(view.search_both, query, k=depth)))
+            if both is not None:
+                hits: _Hits = both[0]
+                return query, hits, pool_of(view, query, hits)
         query, hits = self.arm_hits(view, query, recipe, depth)
-        if recipe.complete and searches_pool(view):
-            return query, hits, pool_of(view, query, hits)
-        return query, hits, complete(view, query, hits) if recipe.complete else {}
+        return query, hits, pool_of(view, query, hits) if recipe.complete else None
 
     def arm_hits(
         self, view: SearchView, query: ArmQuery, recipe: Fusion, depth: int
@@ -263,7 +253,7 @@ class Engine:
         question = answer.question
         return question.recipe.run(
             answer.lists,
-            reader=self.reader(question.view),
+            reader=answer.reader,
             query=question.text,
             now=answer.now,
             k=question.k,
@@ -290,7 +280,7 @@ class Engine:
         def explained() -> Explanation:
             return self.explain(answer)
 
-        return self.fetch(answer.ranking.keys, scores, question.view, explained)
+        return self.fetch(answer.ranking.keys, scores, question.view, explained, reader=answer.reader)
 
     def fetch(
         self,
@@ -298,9 +288,11 @@ class Engine:
         scores: Sequence[float],
         view: View,
         explain: Callable[[], Explanation] | None = None,
+        *,
+        reader: EntryReader | None = None,
     ) -> list[Result]:
         """Results for ids, in order; a memory that was removed or has expired meanwhile is left out."""
-        memories = self.store.get(ids, view=view)
+        memories = (reader or self.reader(view)).memories(ids)
         now = self.clock() if view.as_of is None else view.as_of
         rows = zip(ids, scores, memories, strict=True)
         return [
@@ -376,7 +368,7 @@ class Engine:
         observations = []
         for question in questions:
             answer = self.answer(question)
-            reader = self.reader(question.view)
+            reader = answer.reader
             lists = {arm.name: reader.keys(arm.items) for arm in answer.lists}
             observations.append(Observation(lists, answer.ranking.keys))
         return measure(observations, k=k, recipe=recipe)
@@ -404,7 +396,7 @@ class Engine:
         question = answer.question
         scores = question.recipe.shares(ranking.scores)
         keys = list(dict.fromkeys([*ranking.keys, *trace.path_keys()]))
-        memories = self.store.get(keys, view=question.view)
+        memories = answer.reader.memories(keys)
         texts = {key: memory.text for key, memory in zip(keys, memories, strict=True) if memory is not None}
         explanation = trace.explanation(
             ranking,
@@ -421,6 +413,4 @@ class Engine:
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     """The text of a query that is embedded."""
-    if recipe.omit_speakers and searches_pool(view):
-        return bare_question(text, view.speakers())
-    return text
+    return bare_question(text, view.speakers()) if recipe.omit_speakers else text

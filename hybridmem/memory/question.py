@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import ArmQuery, SearchesPool, SearchView, Store, View
+from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Ranking
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
+from hybridmem.memory.results import EntryReader
 from hybridmem.memory.upkeep import has_expired
 from hybridmem.text.dates import DateRange, dates_in
 
@@ -24,7 +24,6 @@ __all__ = [
     "RecipeLike",
     "answer_confidence",
     "check_confidence",
-    "complete",
     "confidence",
     "date_filter",
     "hidden",
@@ -56,6 +55,7 @@ class Answer(NamedTuple):
     lists: Sequence[ArmList]
     question: Question
     view: SearchView
+    reader: EntryReader
     graph: Graph | None
     now: float
     pool: Pool | None = None
@@ -65,22 +65,25 @@ RecipeLike = str | Path | Mapping[str, Any] | Fusion
 """A recipe as users give it: a name, a file, a dict or a Fusion."""
 
 
-def listed(name: str, hits: Hits, view: SearchView, scores: Pool | Mapping[str, Mapping[str, float]]) -> ArmList:
-    """Hits as a list of entries, with the arm's scores of other candidates; a memory that left the view is dropped."""
-    if isinstance(scores, Pool):
-        entries = list(map(dict(zip(scores.candidates.ids, scores.items, strict=True)).get, hits.ids))
-    else:
-        entries = list(view.entries(hits.ids))
-    values = hits.scores
-    if None in entries:
-        rows = [(e, s) for e, s in zip(entries, values, strict=True) if e is not None]
-        entries, values = [entry for entry, _ in rows], [score for _, score in rows]
-    if not isinstance(scores, Pool):
-        return ArmList(name, entries, values, known=scores.get(name))
-    return ArmList(name, entries, values, baseline=scores.candidates.baseline.get(name, 0.0))
+def listed(arms: Sequence[str], hits: Mapping[str, Hits], view: SearchView, pool: Pool | None) -> list[ArmList]:
+    """The hits of each arm as a list of entries; a memory that left the view is dropped."""
+    known = {} if pool is None else dict(zip(pool.candidates.ids, pool.items, strict=True))
+    baseline: Mapping[str, float] = {} if pool is None else pool.candidates.baseline
+    lists = []
+    for arm in arms:
+        if arm not in hits:
+            lists.append(ArmList(arm, [], skipped="weight 0"))
+            continue
+        ids, scores = hits[arm]
+        entries = view.entries(ids) if pool is None else list(map(known.get, ids))
+        if None in entries:
+            rows = [(e, s) for e, s in zip(entries, scores, strict=True) if e is not None]
+            entries, scores = [entry for entry, _ in rows], [score for _, score in rows]
+        lists.append(ArmList(arm, entries, scores, baseline=baseline.get(arm, 0.0)))
+    return lists
 
 
-def pool_of(view: SearchesPool, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
+def pool_of(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
     """All candidates of a query with their entries; a memory that left the view meanwhile is dropped."""
     searched = {arm: own for arm, own in hits.items() if arm != "vector" or query.vector is not None}
     candidates = view.complete(query, searched)
@@ -108,18 +111,6 @@ def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[C
         ],
     )
     return kept, [entries[i] for i in places]
-
-
-def complete(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> dict[str, dict[str, float]]:
-    """Scores of all hits by every arm, also of hits that only other arms returned; scores of 0 are left out."""
-    result = {arm: dict(zip(*own, strict=True)) for arm, own in hits.items()}
-    pool = dict.fromkeys(chain.from_iterable([own.ids for own in hits.values()]))
-    for arm, scores in result.items():
-        missing = [key for key in pool if key not in scores]
-        if missing:
-            found = view.score(arm, query, missing)
-            scores.update([pair for pair in zip(missing, found, strict=True) if pair[1]])  # type: ignore[misc]
-    return result
 
 
 def hidden(store: Store, key: str, question: Question, now: float) -> str | None:

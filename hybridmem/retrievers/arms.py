@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hybridmem.core.fanout import Job, Latency, OnError, Outcome, Steps, apply_policy, check_policy, one_job
+from hybridmem.core.inputs import to_metadata
 from hybridmem.core.types import ArmList, Ranking, Reader
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
@@ -25,6 +26,7 @@ __all__ = [
     "check_timeout",
     "memory_hits",
     "named_arms",
+    "turns_around",
 ]
 
 T = TypeVar("T")
@@ -273,3 +275,8 @@ def memory_hits(memory: Any, arm: str, query: str, settings: Mapping[str, Any], 
         Job(arm, partial(memory.search_arm, arm, query, **given), partial(memory.asearch_arm, arm, query, **given))
     )
     return found
+
+
+def turns_around(result: Any, /) -> list[dict[str, Any]]:
+    """The turns before and after a result of `search(context=n)` in reading order, as metadata of a document."""
+    return [{"id": turn.id, "text": turn.text, **to_metadata(turn)} for turn in result.context]

@@ -48,7 +48,7 @@ class LexicalHit(NamedTuple):
 class LexicalSettings:
     """The lexical engine and its settings, validated.
 
-    Without an engine ours is used, unless a setting that only rank-bm25 has (`variant` l or plus, `epsilon`, `delta`)
+    Without an engine ours is used, unless a setting that only rank-bm25 has (`variant`, `epsilon`, `delta`)
     asks for that one.
     """
 
@@ -57,7 +57,7 @@ class LexicalSettings:
     b: float | None = None
     language: str | None = None
     terms: Callable[[str], list[str]] | None = None
-    variant: str = "okapi"
+    variant: str | None = None
     params: Mapping[str, Any] | None = None
     pad: bool = False
     """rank-bm25 ranks what matches nothing too, as its `get_top_n` does."""
@@ -69,7 +69,7 @@ class LexicalSettings:
             return
         params = self.params or {}
         foreign = [f"bm25_params[{name!r}]" for name in params if name not in ("k1", "b")]
-        if self.variant != "okapi":
+        if self.variant not in (None, "okapi"):
             foreign.append(f"bm25_variant={self.variant!r}")
         if self.engine == "fts5":
             given = {"k1": self.k1, "b": self.b, "preprocess_func": self.terms, **params}
@@ -82,7 +82,7 @@ class LexicalSettings:
         """The engine that these settings lead to."""
         if self.engine is not None:
             return self.engine
-        old = self.variant != "okapi" or any(name in (self.params or {}) for name in _RANK_ONLY)
+        old = self.variant is not None or any(name in (self.params or {}) for name in _RANK_ONLY)
         return "rank-bm25" if old else "hybridmem"
 
     @property
@@ -109,7 +109,7 @@ class LexicalSettings:
             return FTS5Index(analyzer=self.analyzer)
         from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 
-        variant: Any = self.variant
+        variant: Any = self.variant or "okapi"
         return RankBM25Index(self.analyzer, variant=variant, params=self.curve(), pad=self.pad)
 
 

@@ -27,7 +27,11 @@ _WORD = re.compile(rf"{LETTER}+")
 _TOKEN = re.compile("[a-z0-9\u0080-\U0010ffff]+")
 _BRACKETS = re.compile(r"\s*[(（\[][^)）\]]*[)）\]]")
 _WIKILINK = re.compile(r"\[\[([^\[\]\n|#]{1,200})(?:#[^\[\]\n|]{0,200})?(?:\|([^\[\]\n]{1,200}))?\]\]")
-_MARKDOWN = re.compile(r"(?<!!)\[([^\[\]\n]{1,200})\]\(\s*<?([^()\s<>]{1,300}?\.[mM][dD])(?:#[^()\s]*)?>?\s*\)")
+_SCHEME = r"(?!\w[\w+.-]*:)"  # an address on the web is no note
+_MARKDOWN = re.compile(
+    rf"(?<!!)\[([^\[\]\n]{{1,200}})\]\(\s*(?:<{_SCHEME}([^<>\n]{{1,300}}?\.[mM][dD])(?:#[^<>\n]{{0,200}})?>"
+    rf"|{_SCHEME}([^()\s<>]{{1,300}}?\.[mM][dD])(?:#[^()\s]{{0,200}})?)\s*\)"
+)
 
 
 class Link(NamedTuple):
@@ -44,7 +48,10 @@ def words_of(text: str, /) -> list[str]:
     ['ed', 'wood', 'met', '東', '京', 'in', '1994']
     """
     words: list[str] = []
-    for word in _TOKEN.findall(text[:_LONGEST_TEXT].lower()):
+    text = text[:_LONGEST_TEXT].lower()
+    if text.isascii():
+        return _TOKEN.findall(text)
+    for word in _TOKEN.findall(text):
         if word.isascii():
             words.append(word)
         else:  # folding may make several words of one
@@ -68,7 +75,9 @@ def links_in(text: str, /) -> list[Link]:
     if "](" not in text and "[[" not in text:
         return []
     found = [(match.start(), Link(_stem(match[1]), match[2] or "")) for match in _WIKILINK.finditer(text)]
-    found += [(match.start(), Link(_stem(unquote(match[2])), match[1])) for match in _MARKDOWN.finditer(text)]
+    found += [
+        (match.start(), Link(_stem(unquote(match[2] or match[3])), match[1])) for match in _MARKDOWN.finditer(text)
+    ]
     return [link for _, link in sorted(found)]
 
 

@@ -218,7 +218,11 @@ def test_rank_bm25_reproduces_the_old_ranking(seed):
 
 
 def test_settings_that_only_rank_bm25_has_choose_it():
-    for settings in ({"bm25_variant": "plus"}, {"bm25_params": {"delta": 1.0}, "bm25_variant": "l"}):
+    for settings in (
+        {"bm25_variant": "plus"},
+        {"bm25_variant": "okapi"},
+        {"bm25_params": {"delta": 1.0}, "bm25_variant": "l"},
+    ):
         index = BM25Retriever.from_texts(TEXTS, **settings)._corpus().index
         assert isinstance(index, RankBM25Index)
         assert index.variant == settings["bm25_variant"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from langchain_core.runnables import ConfigurableField
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
@@ -119,3 +119,33 @@ def test_a_failing_memory_is_skipped_when_asked():
     assert FusionRetriever(memory=Broken(), on_error="skip").invoke("?") == []
     told = FusionRetriever(memory=Broken(), on_error="skip").explain("?")
     assert told.why_not("m1") == "m1: found by no arm (memory: skipped: LookupError: gone)"
+
+
+def test_the_turns_around_a_result_are_its_metadata(memory):
+    memory.add_many(
+        [
+            {"id": f"t{n}", "text": text, "thread": "chat", "speaker": "Ana", "created_at": f"2024-05-0{n + 1}"}
+            for n, text in enumerate(["Hello there", "The rocket lands at noon", "Good to hear", "Bye"])
+        ]
+    )
+    retriever = FusionRetriever.from_memory(memory, k=1)
+    (found,) = ask(retriever, "When does the rocket land?", context=1)
+    assert found.id == "t1"
+    assert [(turn["id"], turn["text"], turn["speaker"]) for turn in found.metadata["context"]] == [
+        ("t0", "Hello there", "Ana"),
+        ("t2", "Good to hear", "Ana"),
+    ]
+    assert found.metadata["context"][0]["created_at"] == "2024-05-01T00:00:00Z"
+    set_up = FusionRetriever.from_memory(memory, k=1, context=2)
+    assert [turn["id"] for turn in ask(set_up, "The rocket lands at noon")[0].metadata["context"]] == ["t0", "t2", "t3"]
+    assert "context" not in ask(set_up, "The rocket lands at noon", context=0)[0].metadata
+    assert set_up.explain("The rocket lands at noon").receipts[0].key == "t1"
+
+
+def test_only_a_memory_knows_the_turns_around_a_result(memory):
+    with pytest.raises(ConfigError, match="context = -1 is not allowed"):
+        FusionRetriever.from_memory(memory, context=-1).invoke("rocket")
+    plain_arm = FusionRetriever(retrievers=[RunnableLambda(lambda _: ["a text"])])
+    assert len(plain_arm.invoke("text", context=0)) == 1
+    with pytest.raises(ConfigError, match="context = 2: arm 'retriever_1' does not understand 'context'"):
+        plain_arm.invoke("text", context=2)

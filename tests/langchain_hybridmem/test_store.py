@@ -1,6 +1,7 @@
 """LangGraph's store over a memory: its contract, with InMemoryStore as the oracle, and hybrid search."""
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -400,9 +401,14 @@ FILTERS = st.one_of(
     st.none(),
     st.dictionaries(st.sampled_from(["n", "s"]), st.one_of(st.integers(0, 3), st.sampled_from(["p", "q"])), max_size=2),
     st.builds(lambda v: {"n": {"$ne": v}}, st.integers(0, 3)),
+    st.builds(lambda op, v: {"n": {op: v}}, st.sampled_from(["$eq", "$ne"]), st.integers(0, 3)),
 )
 PREFIXES = st.sampled_from([(), ("u",), ("u", "v"), ("x",), ("no",)])
-PUT = st.tuples(PATHS, KEYS, st.one_of(st.none(), VALUES, VALUES)).map(lambda given: PutOp(*given))
+INDEX = st.sampled_from([None, False, ["s"]])
+PUT = st.tuples(PATHS, KEYS, st.one_of(st.none(), VALUES, VALUES), INDEX).map(lambda given: PutOp(*given))
+CONDITIONS = st.builds(
+    MatchCondition, st.sampled_from(["prefix", "suffix"]), st.lists(st.sampled_from(["u", "v", "w", "*"]), max_size=3)
+)
 READ = st.one_of(
     st.tuples(PATHS, KEYS).map(lambda given: GetOp(*given)),
     st.tuples(PREFIXES, FILTERS, st.integers(0, 4), st.integers(0, 3)).map(lambda given: SearchOp(*given)),
@@ -428,8 +434,8 @@ def regrouped(store, op, order):
 
 
 @settings(max_examples=60)
-@given(BATCHES)
-def test_the_same_as_the_in_memory_store(batches):
+@given(BATCHES, st.lists(CONDITIONS, max_size=2).map(tuple))
+def test_the_same_as_the_in_memory_store(batches, conditions):
     oracle = InMemoryStore()
     with HybridMemory(embedder=None) as memory:
         store = HybridStore(memory)
@@ -460,3 +466,45 @@ def test_the_same_as_the_in_memory_store(batches):
             op = ListNamespacesOp((condition,), max_depth=1)
             alive = [path for path in oracle.batch([ListNamespacesOp((condition,), limit=1000)])[0] if path in living]
             assert store.batch([op])[0] == sorted({path[:1] for path in alive})
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("put"), PATHS, KEYS, st.sampled_from([None, 1.0, 5.0])),
+    st.tuples(st.just("wait"), st.integers(1, 4)),
+    st.tuples(st.just("get"), PATHS, KEYS, st.booleans()),
+    st.tuples(st.just("search"), PREFIXES, st.booleans()),
+    st.tuples(st.just("sweep")),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, max_size=25))
+def test_any_sequence_of_ttls_and_reads_keeps_what_has_not_expired(steps):
+    minute, living = [0.0], {}  # place -> (ttl, the minute in which it expires)
+    with HybridMemory(embedder=None, clock=lambda: 1_700_000_000 + 60 * minute[0]) as memory:
+        store = HybridStore(memory, ttl={"refresh_on_read": True})
+        for kind, *how in steps:
+            now = minute[0]
+            living = {place: one for place, one in living.items() if one[1] > now}
+            if kind == "put":
+                path, key, ttl = how
+                store.put(path, key, {"text": "tea"}, ttl=ttl)
+                living[path, key] = (ttl, math.inf if ttl is None else now + ttl)
+            elif kind == "wait":
+                minute[0] += how[0]
+            elif kind == "sweep":
+                store.sweep_ttl()
+            else:
+                refresh, read = how[-1], []
+                if kind == "get":
+                    read = [store.get(how[0], how[1], refresh_ttl=refresh)]
+                    expected = {(how[0], how[1])} & living.keys()
+                else:
+                    read = store.search(how[0], query="tea", limit=100, refresh_ttl=refresh)
+                    expected = {place for place in living if place[0][: len(how[0])] == how[0]}
+                assert {(item.namespace, item.key) for item in read if item is not None} == expected
+                for place in expected if refresh else ():
+                    ttl = living[place][0]
+                    living[place] = (ttl, math.inf if ttl is None else now + ttl)
+        left = {path for (path, _), (_, end) in living.items() if end > minute[0]}
+        assert store.list_namespaces() == sorted(left)

@@ -176,7 +176,7 @@ def test_the_parameters_of_llamaindexs_own_class():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"similarity_top_k": 0}, "similarity_top_k"),
+        ({"similarity_top_k": -1}, "similarity_top_k = -1"),
         ({"typo": 1}, "typo.*similarity_top_k"),
         ({"engine": "lucene"}, "lucene.*fts5"),
         ({"fields": {"subject": "x"}}, "subject"),
@@ -189,6 +189,13 @@ def test_the_parameters_of_llamaindexs_own_class():
 def test_bad_settings_name_the_value(settings, said):
     with pytest.raises(ConfigError, match=said):
         BM25Retriever(**settings)
+
+
+def test_no_result_is_wanted_as_in_the_original():
+    retriever = BM25Retriever(nodes(), similarity_top_k=0)
+    assert retriever.similarity_top_k == 0
+    assert retriever.retrieve("Where did Ana move to?") == []
+    assert len(retriever.retrieve("Where did Ana move to?", similarity_top_k=1)) == 1
 
 
 # --- where users put it

@@ -528,7 +528,10 @@ def test_messages_say_what_is_meant():
             retriever.retrieve("Ana", k=3)
     with pytest.raises(ConfigError, match="mode = 'reciprocal_rerank' is not allowed: use 'rrf'"):
         FusionRetriever([made], mode="reciprocal_rerank")
-    for retriever in (made, FusionRetriever([made]), VectorRetriever.from_nodes(nodes(), embed_model=vectors)):
-        with pytest.raises(ConfigError, match="query = None is not allowed"):
+    vector, drop_in = VectorRetriever.from_nodes(nodes(), embed_model=vectors), QueryFusionRetriever([made])
+    for retriever in (made, FusionRetriever([made]), vector, drop_in):
+        with pytest.raises(ConfigError, match="query = None is not allowed: retrieve takes a str or a QueryBundle"):
             retriever.retrieve(None)
+        with pytest.raises(ConfigError, match="query = None is not allowed"):
+            asyncio.run(retriever.aretrieve(None))
     assert ids(made.retrieve(QueryBundle("trams"))) == ["n3"]

@@ -133,3 +133,9 @@ def test_as_scorer_refuses_rerankers_of_others():
     with pytest.raises(ConfigError, match="a function or a node postprocessor"):
         as_scorer(object())
     assert as_scorer(len) is len
+
+
+def test_times_in_metadata_are_times_of_the_memory():
+    memory = Memory("Ana moves", id="m", event_at=WHEN, expires_at=WHEN, metadata={"score": 3})
+    again = to_memory(to_node(memory))
+    assert (again.event_at, again.expires_at, again.metadata) == (WHEN, WHEN, {"score": 3})

@@ -220,3 +220,24 @@ def test_a_memory_as_of():
         assert asyncio.run(past.aretrieve("Where does Ana live?"))[0].text == "Ana lives in Porto"
         with pytest.raises(ConfigError, match="as_of = 'yesterday'"):
             FusionRetriever.from_memory(memory, as_of="yesterday").retrieve("Ana")
+
+
+async def test_the_turns_around_a_result_are_its_metadata(memory):
+    memory.add_many(
+        [
+            {"id": f"t{n}", "text": text, "thread": "chat", "created_at": f"2024-05-0{n + 1}"}
+            for n, text in enumerate(["Hello there", "The rocket lands at noon", "Good to hear"])
+        ]
+    )
+    retriever = FusionRetriever.from_memory(memory, similarity_top_k=1)
+    (found,) = retriever.retrieve("When does the rocket land?", context=1)
+    turns = found.node.metadata["context"]
+    assert (found.node_id, [turn["text"] for turn in turns]) == ("t1", ["Hello there", "Good to hear"])
+    assert "context" in found.node.excluded_embed_metadata_keys
+    assert found.receipt.key == "t1"
+    set_up = FusionRetriever.from_memory(memory, similarity_top_k=1, context=1)
+    assert (await set_up.aretrieve("rocket"))[0].node.metadata["context"] == turns
+    assert "context" not in set_up.retrieve("rocket", context=0)[0].node.metadata
+    with pytest.raises(ConfigError, match="context = 1: arm 'retriever_1' does not understand 'context'"):
+        FusionRetriever([Fixed(scored("A"))]).retrieve("?", context=1)
+    assert FusionRetriever([Fixed(scored("A"))]).retrieve("?", context=0)

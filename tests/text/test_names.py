@@ -33,6 +33,10 @@ def test_links_of_notes():
         Link("Plan", ""),
         Link("2024 05", "the log"),
     ]
+    assert links_in("[a](<other note.md#h>), [b](https://x.org/README.md), [c](<ftp://y/z.md>)") == [
+        Link("other note", "a")
+    ]
+    assert links_in("![[Ana]] and [[Projects/Atlas#Plan|the plan]]") == [Link("Ana", ""), Link("Atlas", "the plan")]
 
 
 def test_the_longest_name_counts_and_each_counts_once():

@@ -25,6 +25,9 @@ lc.FusionRetriever.from_memory(memory, weigths=[1.0])  # bad
 lc.FusionRetriever(retrievers=[bm25], mode="reciprocal_rerank")  # bad
 lc.GraphRetriever.from_documents([Document("a")], hop=1)  # bad
 lc.EnsembleRetriever(retrievers=[bm25], weights="equal")  # bad
+lc.HybridVectorStore(memory).similarity_search("query", min_confidense=0.2)  # bad
+lc.VectorRetriever.from_texts(["a"], 3)  # bad
+lc.FusionRetriever.from_memory(memory, context="two")  # bad
 
 li.BM25Retriever([TextNode(text="a")], top_k=3)  # bad
 li.BM25Retriever.from_nodes([TextNode(text="a")], similarity_topk=3)  # bad
@@ -35,3 +38,6 @@ li.FusionRetriever([nodes]).retrieve("query", filter={"a": 1})  # bad
 li.FusionRetriever.from_memory(memory, k=3)  # bad
 li.VectorRetriever.from_nodes([TextNode(text="a")], score_treshold=0.2)  # bad
 li.GraphRetriever([TextNode(text="a")]).retrieve("query", hop=2)  # bad
+li.FusionRetriever.from_memory(memory).retrieve("query", contxt=1)  # bad
+li.VectorRetriever.from_nodes([TextNode(text="a")], embed_model=3)  # bad
+li.BM25Retriever([TextNode(text="a")], stemmer="english")  # bad

@@ -39,7 +39,9 @@ def langchain() -> list[Document]:
     ensemble = lc.EnsembleRetriever(retrievers=[bm25, arm], weights=[0.5, 0.5], c=60, with_scores=True)
     return [
         *ensemble.invoke("query", k=2),
-        *over.invoke("query", as_of="2024-05-01"),
+        *over.invoke("query", as_of="2024-05-01", context=2),
+        *lc.HybridVectorStore(memory).similarity_search("query", k=2, as_of="2024-05-01", min_confidence=0.2),
+        *lc.VectorRetriever.from_texts(["a"], lc.LocalEmbeddings(), k=1, collection_name="c").invoke("q"),
         *bm25.invoke("q", with_scores=True),
     ]
 
@@ -58,7 +60,9 @@ def llamaindex() -> list[Receipt | None]:
     filters = MetadataFilters(filters=[MetadataFilter(key="a", value="b")])
     results = fusion.retrieve("query", similarity_top_k=3, filters=filters)
     related = graph.retrieve("query", hops=2, decay=0.4)
-    over = li.FusionRetriever.from_memory(memory, similarity_top_k=3, namespace="ana")
+    over = li.FusionRetriever.from_memory(memory, similarity_top_k=3, namespace="ana", context=1)
+    li.VectorRetriever.from_nodes(nodes, embed_model=li.LocalEmbedding())
+    li.VectorRetriever.from_nodes(nodes, embed_model=lambda texts: [[1.0] for _ in texts])
     drop_in = li.QueryFusionRetriever([bm25], num_queries=1, mode="simple")
     drop_in.retrieve("query")
     return [one.receipt for one in (*results, *related, *over.retrieve("query", as_of="2024-05-01"))]

@@ -41,12 +41,18 @@ class SourceDedup:
         items = ranking.items
         sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
         try:
-            different = len(set(sources) - {None})
+            first = dict(zip(reversed(sources), range(len(sources) - 1, -1, -1), strict=True))  # best rank of each
         except TypeError as error:
             raise ConfigError(f"dedup by {self.key!r}: a source is a text or a number ({error})") from error
-        if context.trace is None and different == len(sources) - sources.count(None):
+        without = sources.count(None) if None in first else 0
+        if context.trace is None and len(first) - (without > 0) == len(sources) - without:
             return ranking  # no source is repeated
-        keep = self._once(sources) if self.max_per_source == 1 else self._some(sources)
+        if self.max_per_source > 1:
+            keep = self._some(sources)
+        elif without:
+            keep = [i for i, source in enumerate(sources) if source is None or first[source] == i]
+        else:
+            keep = sorted(first.values())
         fill = self._filled(len(sources), keep, context)
         if context.trace is not None:
             self._trace(ranking, sources, keep, fill, context.k, context.trace)
@@ -59,14 +65,6 @@ class SourceDedup:
         least = kept.scores[-1]
         return Ranking(
             kept.keys + more.keys, kept.items + more.items, kept.scores + [min(s, least) for s in more.scores]
-        )
-
-    def _once(self, sources: list[Any]) -> list[int]:
-        first = dict(zip(reversed(sources), range(len(sources) - 1, -1, -1), strict=True))  # best rank of each source
-        return (
-            sorted(first.values())
-            if None not in first
-            else [i for i, source in enumerate(sources) if source is None or first[source] == i]
         )
 
     def _some(self, sources: list[Any]) -> list[int]:

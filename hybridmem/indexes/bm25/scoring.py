@@ -282,10 +282,10 @@ class QueryPlan(NamedTuple):
 
     def scores(self, frequencies: Floats, lengths: Floats, curve: Saturation, /) -> list[float]:
         """The scores of documents with these frequencies (one row for each term) and lengths."""
-        parts = np.zeros(frequencies.shape)
-        places = frequencies.nonzero()
-        parts[places] = curve.at(frequencies[places], lengths[places[1]])
-        scores: list[float] = (self.weights[:, None] * parts).sum(axis=0).tolist()  # summed term by term
+        saturated = frequencies + (curve.flat + curve.slope * lengths)
+        np.divide(frequencies * curve.gain, saturated, out=saturated, where=frequencies > 0)
+        saturated[frequencies == 0] = 0.0
+        scores: list[float] = (self.weights[:, None] * saturated).sum(axis=0).tolist()  # summed term by term
         return scores
 
     @property

@@ -181,7 +181,7 @@ def top(scores: npt.NDArray[np.float32], k: int, /) -> RowNumbers:
 
 def cosines(rows: Vector, question: Vector, /) -> Floats:
     """Cosines computed row by row in float64, so that equal vectors have equal scores in any matrix."""
-    values: Floats = np.multiply(rows, question.astype(np.float64)).sum(axis=1)
+    values: Floats = np.einsum("ij,j->i", rows.astype(np.float64), question.astype(np.float64))
     return np.minimum(np.maximum(values, -1.0, out=values), 1.0, out=values)
 
 

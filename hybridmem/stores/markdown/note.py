@@ -53,7 +53,8 @@ class Note(NamedTuple):
 def parse_note(text: str, /, *, default_id: str, modified: float) -> Note:
     """The note in a file's text. Without front matter all is text, the id is the path, the time that of the file.
 
-    A note without an `id`, as people keep them, is called by its file name, and its #tags are its tags.
+    A note without an `id`, as people keep them, is called by its file name, and by its `title` if it has one. Its #tags
+    are tags, too.
 
     >>> memory = parse_note("Hello #greeting", default_id="a/b", modified=0.0).memory
     >>> memory.id, memory.title, memory.tags
@@ -107,9 +108,11 @@ def _memory(front: Mapping[str, Any], body: str, *, default_id: str, modified: f
     given: dict[str, Any] = {name: front[name] for name in _NUMBERS if front.get(name) is not None}
     given |= {name: str(front[name]) for name in _TEXTS if front.get(name) is not None}
     given |= {name: _list(front[name], name) for name in _LISTS if front.get(name) is not None}
-    if front.get("id") in (None, ""):  # not written by this module
-        given.setdefault("title", default_id.rpartition("/")[2])
-        given.setdefault("tags", tuple(dict.fromkeys(_TAG.findall(body))))
+    plain = front.get("id") in (None, "")  # not written by this module
+    stem = default_id.rpartition("/")[2]
+    if plain:
+        given.setdefault("title", stem)
+        given["tags"] = tuple(dict.fromkeys((*given.get("tags", ()), *_TAG.findall(body))))
     for name in _TIMES:
         if front.get(name) is not None:
             given[name] = _time(front[name], name)
@@ -119,6 +122,9 @@ def _memory(front: Mapping[str, Any], body: str, *, default_id: str, modified: f
     if not isinstance(inner, dict | None):
         raise ConfigError(f"its `metadata` must be a mapping, not {inner!r}")
     metadata = {key: value for key, value in front.items() if key not in _RESERVED} | (inner or {})
+    if plain and given["title"] != stem:  # links to the note still name its file
+        aliases = metadata.get("aliases") or []
+        metadata["aliases"] = [*([aliases] if isinstance(aliases, str) else aliases), stem]
     memory = Memory(
         body,
         id=default_id if front.get("id") in (None, "") else str(front["id"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -281,3 +282,35 @@ def test_names_survive_a_restart(tmp_path):
         assert {"n7", "n9"} <= set(found)
         memory.add("recall the nine", id="later")
         assert "n9" in [result.id for result in memory.search("recall", k=5)]
+
+
+def test_a_title_that_every_text_mentions_changes_nothing():
+    def ranked(**how):
+        with HybridMemory(embedder=None, **how) as memory:
+            memory.add("An introduction.", id="title", title="Common Handbook")
+            memory.add_many(
+                Memory(f"The Common Handbook says that lantern {n} is {'green ' * (n % 5)}", id=f"n{n}")
+                for n in range(100)
+            )
+            results = memory.search("a green lantern", k=20)
+            return {result.id: result.score for result in results}
+
+    with_mentions, without = ranked(), ranked(graph=GraphSettings(mentions=0))
+    assert list(with_mentions) == list(without)
+    assert with_mentions == pytest.approx(without, abs=0.002)  # the IDF of a word in 100 of 101 texts is 0.015
+
+
+def test_as_of_and_erase_hold_for_mentions():
+    clock = [1000.0]
+    with HybridMemory(embedder=None, clock=lambda: clock[0]) as memory:
+        memory.add_many(Memory(f"an unrelated note about gardening {n}", id=f"n{n}") for n in range(200))
+        memory.add("Ed Wood is a film that was directed by Tim Burton.", id="film", title="Ed Wood (film)")
+        clock[0] = 2000.0
+        memory.add("An artist, born in Burbank.", id="director", title="Tim Burton")
+        assert [one.id for one in memory.search(QUESTION, k=2)] == ["film", "director"]
+        for ask in (memory.search, partial(memory.search_arm, "graph")):
+            assert "director" not in [one.id for one in ask(QUESTION, k=9, as_of=1500.0)]
+            assert "director" in [one.id for one in ask(QUESTION, k=9)]
+        memory.erase("director")
+        assert "director" not in [one.id for one in memory.search(QUESTION, k=9)]
+        assert "director" not in [one.id for one in memory.search_arm("graph", QUESTION, k=9)]

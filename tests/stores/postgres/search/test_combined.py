@@ -20,7 +20,6 @@ from hybridmem.errors import ArmError, EmbeddingError, StoreBusyError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.question import complete
 from hybridmem.stores.postgres.search import combined
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.testing.store_model import Clock
@@ -46,7 +45,10 @@ def asked_of(space):
 
 def apart(space, ask, k):
     found = {arm: space.search(arm, ask, k=k) for arm in ("bm25", "vector")}
-    return found, complete(space, ask, found)
+    ids = list(dict.fromkeys([*found["bm25"].ids, *found["vector"].ids]))
+    scores = {arm: dict(zip(ids, space.score(arm, ask, ids), strict=True)) for arm in found}
+    known = {arm: {id_: score for id_, score in own.items() if score} for arm, own in scores.items()}
+    return found, {arm: known[arm] | dict(zip(*found[arm], strict=True)) for arm in found}
 
 
 def agree(ours, theirs):

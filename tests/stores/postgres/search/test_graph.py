@@ -43,6 +43,25 @@ def test_the_same_ids_and_scores_as_in_memory(both, question):
     assert found(server, question) == found(local, question)
 
 
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_same_ids_and_scores_as_in_a_folder_of_notes(both, question, tmp_path):
+    with HybridMemory(tmp_path, embedder=None) as notes:
+        notes.add_many(MEMORIES)
+        assert found(both[1], question) == found(notes, question)
+
+
+@pytest.mark.parametrize("walk", [{"direction": "forward"}, {"direction": "backward"}, {"weights": {"mentions": 0.5}}])
+def test_the_server_walks_in_the_direction_and_with_the_weights_of_the_call(both, walk):
+    for memory in both:
+        memory.link("diary", "reply", "before")
+        memory.link("city", "diary", "after", 0.7)
+    local, server = (
+        [(one.id, pytest.approx(one.score, abs=1e-6)) for one in memory.search_arm("graph", "saw", k=9, **walk)]
+        for memory in both
+    )
+    assert server == local
+
+
 def test_mentions_are_found(both):
     _, server = both
     assert {"film", "director", "namesake"} <= {result.id for result in server.search(QUESTIONS[0], k=4)}
