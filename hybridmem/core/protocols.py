@@ -165,6 +165,7 @@ class Store(Protocol):
     def get_meta(self, key: str, /) -> str | None: ...
     def set_meta(self, key: str, value: str, /, *, expect: str | None = None) -> bool: ...
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None: ...
+    def drop_snapshots(self, *, namespace: str = "") -> None: ...
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None: ...
 
     # --- upkeep
@@ -392,11 +393,23 @@ class SupportsVectorLoading(Protocol):
 
 
 @runtime_checkable
+class SupportsFingerprints(Protocol):
+    """A Store that can tell two histories apart, for indexes that are stored elsewhere."""
+
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number: when and to what; None when the log does not have it."""
+        ...
+
+
+@runtime_checkable
 class ExternalIndex(Protocol):
     """An index with storage of its own, such as a Chroma folder."""
 
-    def reset_if_ahead(self, last_seq: int, /) -> bool:
-        """Empty the index when its watermark is above `last_seq` (an older store was restored); True if emptied."""
+    def reset_if_foreign(self, fingerprint: Callable[[int], str | None], /) -> bool:
+        """Empty the index when it was filled from another history (an older store was restored); True if emptied.
+
+        `fingerprint` gives that of the change with a number in the store's log, None when there is none.
+        """
         ...
 
     def close(self) -> None:

@@ -361,6 +361,7 @@ class Engine:
                 raise
         self.drop_views()
         for name in names:
+            self.store.drop_snapshots(namespace=name)
             self.search_view(View(name)).save()
 
     def health(self, questions: Iterable[Question], *, k: int, recipe: Fusion) -> Health:

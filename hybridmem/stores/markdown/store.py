@@ -282,6 +282,14 @@ class MarkdownStore:
         """Store a setting in the index; False when it is not `expect` any more."""
         return self.index.set_meta(key, value, expect=expect)
 
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number; None when the log does not have it."""
+        return self.index.fingerprint(seq)
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the search indexes of a namespace."""
+        self.index.drop_snapshots(namespace=namespace)
+
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """A search index's last saved state."""
         return self.index.load_snapshot(index, namespace=namespace)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -369,6 +370,13 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
         (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+
+
+def fingerprint(conn: Any, seq: int, /) -> str | None:
+    """A digest of the change with this number: its time, and the memory or the link; None when there is none."""
+    row = conn.execute("SELECT at, mem, op FROM versions WHERE seq = ?", (seq,)).fetchone()
+    row = row or conn.execute("SELECT at, a, b FROM edge_log WHERE seq = ?", (seq,)).fetchone()
+    return None if row is None else hashlib.blake2b(repr(tuple(row)).encode(), digest_size=16).hexdigest()
 
 
 def last_erase(conn: Any, namespace: str, /) -> int:

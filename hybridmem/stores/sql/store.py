@@ -316,7 +316,17 @@ class SQLStore(ABC):
                 return
         yield from first  # the usual few changes: the connection is free before the caller looks at them
 
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number, for indexes stored elsewhere; None when the log does not have it."""
+        return self._read(lambda conn: read.fingerprint(conn, seq))
+
     # --- settings and snapshots of indexes
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the indexes of a namespace: they are built again from the log."""
+        check_namespace(namespace)
+        with self._side_tables("snapshots") as conn:
+            write.drop_snapshots(conn, namespace)
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""

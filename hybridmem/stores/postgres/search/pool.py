@@ -124,8 +124,8 @@ class PoolRows:
         lengths, tf = np.zeros(len(place) + 1), np.zeros((len(self._terms), len(place) + 1))
         for n, turn in enumerate(self._turns.values()):
             lengths[n] = turn.length
-            for term, frequency in turn.tf.items():
-                tf[term - 1, n] = frequency
+            for term, count in turn.tf.items():
+                tf[term - 1, n] = count
         rows = np.array([[place.get(id_, -1) for id_ in part] for part in windows], np.intp)  # type: ignore[arg-type]
         shares = np.full(len(windows), wing)
         shares[0] = 1.0

@@ -102,7 +102,7 @@ class PostgresView:
             self._catch_up()
         *state, speakers = self._run(_state(self._namespace, self._settings, self._space.seq))[0]
         known = self._space.speakers if speakers is None and state[0] else json.loads(speakers or "{}")
-        self._space = _Space(*state, speakers=known)
+        self._space = _Space._make([*state, known])
 
     def next_expiry(self) -> float | None:
         """The earliest expiry of a memory at the last `refresh`; infinity when none expires."""
