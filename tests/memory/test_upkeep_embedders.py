@@ -65,7 +65,7 @@ def test_of_two_reindexes_at_once_the_later_wins(opened):
 
     with pytest.raises(EmbeddingError, match="another reindex"):
         first.reindex(embedder=as_embedder(slow, name="slow"))
-    assert recorded(second.store) == {"name": "new", "dim": 2}
+    assert recorded(second.store)["name"] == "new"
     assert cosine(second) == pytest.approx(1.0)
     assert first.arms == ("bm25",)
     assert [result.id for result in first.search("cat")] == ["a"]
