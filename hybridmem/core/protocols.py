@@ -13,6 +13,7 @@ from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
 __all__ = [
     "ArmQuery",
     "Change",
+    "CheckEmbedder",
     "Embed",
     "ExternalIndex",
     "Index",
@@ -41,6 +42,10 @@ Progress = Callable[[int, int | None], None]
 
 Embed = Callable[[Sequence[Memory]], Sequence[Any]]
 """Makes the vectors of validated memories, one for each."""
+
+
+CheckEmbedder = Callable[[str | None], None]
+"""Called with the setting "embedder" in the transaction that writes vectors; its exception refuses the write."""
 
 
 class View(NamedTuple):
@@ -89,6 +94,7 @@ class Store(Protocol):
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
+        check_embedder: CheckEmbedder | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories and return their ids; empty ids are assigned.
 
@@ -127,7 +133,9 @@ class Store(Protocol):
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None: ...
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float: ...
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int: ...
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None: ...
+    def set_vectors(
+        self, vectors: Mapping[str, Any], /, *, namespace: str = "", check_embedder: CheckEmbedder | None = None
+    ) -> None: ...
 
     # --- reading
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]: ...
@@ -163,7 +171,10 @@ class Store(Protocol):
 
     # --- side tables
     def get_meta(self, key: str, /) -> str | None: ...
-    def set_meta(self, key: str, value: str, /) -> None: ...
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting. A function computes it from the stored one, while no other writer is in a transaction."""
+        ...
+
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None: ...
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None: ...
 

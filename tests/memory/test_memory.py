@@ -246,7 +246,7 @@ def test_neighbours_in_a_thread_remind_of_each_other(memory):
     memory.add("Over and over, nothing.", id="n")
     found = memory.search("Where does the cat sleep?")
     assert ids(found)[:2] == ["q", "a"]
-    assert "after the question q +0.17" in str(found[1].receipt)
+    assert "after the question q +0.15" in str(found[1].receipt)
     assert ids(memory.search("cat sleep", recipe=Fusion(weights={"bm25": 1.0}))) == ["q"]
 
 

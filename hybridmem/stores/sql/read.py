@@ -109,32 +109,23 @@ def last_seq(conn: sqlite3.Connection, /) -> int:
 
 
 def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
-    """The last seq recorded at or before a time, by bisection: recorded times never decrease."""
-    if not isinstance(conn, sqlite3.Connection):  # PostgreSQL finds it in one round trip
-        return int(conn.seq_at(moment))
+    """The last seq recorded at or before a time.
+
+    Clocks of writers may differ, so recorded times need not increase with the seq: an entry that is followed by one
+    with an earlier time was written before that time, too. Only entries that are new since the last call are read.
+    """
     newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
     if at <= moment:
         return int(newest)
-    known: dict[float, int] = getattr(conn, "moments", {})
-    found = known.get(moment)
-    if found is None:  # final: everything recorded from now on is later
-        if len(known) >= _CACHED_TIMES:
-            known.clear()
-        found = known[moment] = max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+    known: dict[float, tuple[int, int]] = getattr(conn, "moments", {})
+    if len(known) >= _CACHED_TIMES:
+        known.clear()
+    read, found = known.get(moment, (0, 0))
+    last = "SELECT max(seq) FROM {} WHERE at <= ? AND seq > ?"
+    both = f"SELECT ({last.format('versions')}), ({last.format('edge_log')})"
+    found = max(found, *(seq or 0 for seq in conn.execute(both, (moment, read) * 2).fetchone()))
+    known[moment] = int(newest), found
     return found
-
-
-def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
-    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"
-    low, high = 0, newest
-    while low < high:  # entries up to `low` are in the view, entries after `high` are not
-        middle = (low + high) // 2
-        row = conn.execute(query, (middle,)).fetchone()
-        if row is None or row[0] > high or row[1] > moment:
-            high = middle
-        else:
-            low = row[0]
-    return low
 
 
 # --- memories
@@ -380,7 +371,8 @@ def last_erase(conn: Any, namespace: str, /) -> int:
 
 def view_version(conn: Any, view: View, /) -> tuple[int, int]:
     """A value that changes when the contents of a view of the past change: its last seq and the newest erasure."""
-    return scope(conn, view).limit or last_seq(conn), last_erase(conn, view.namespace)
+    limit = scope(conn, view).limit
+    return last_seq(conn) if limit is None else limit, last_erase(conn, view.namespace)
 
 
 # --- settings and snapshots of indexes
