@@ -31,7 +31,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names, name_weight
+from hybridmem.indexes.graph.names import Mention, Names, name_information, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
@@ -458,7 +458,7 @@ class LocalView:
         found = information.get(mention.name)
         if found is None:
             terms = self._settings.analyzer(mention.name)
-            found = information[mention.name] = max(map(self.bm25.idf, terms), default=0.0)
+            found = information[mention.name] = name_information(terms, self.bm25.idf)
         return name_weight(mention, found)
 
     def graph(

@@ -384,8 +384,7 @@ class SQLStore(ABC):
         """The last saved state of an index and its watermark."""
         check_namespace(namespace)
         (name,) = checked_ids([index])
-        with self.snapshot() as conn:
-            return read.load_snapshot(conn, name, namespace)
+        return self._read(lambda conn: read.load_snapshot(conn, name, namespace))
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
         """Replace the saved state of an index in one transaction.
