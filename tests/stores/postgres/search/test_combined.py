@@ -100,6 +100,7 @@ class TestTrips:
             assert len(memory.search("cat xxx", k=5)) == 5
             assert len(reads) == 3  # the namespace, both arms, memories
             memory.add("Ana: Is the cat here?", thread="t")
+            memory.search("cat xxx")  # the first one after a change compares the recorded embedder
             reads.clear()
             assert len(memory.search("cat xxx", k=5)) == 5
             assert len(reads) == 4  # and the neighbours in threads
