@@ -86,9 +86,11 @@ def machine() -> str:
     return f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores, {platform.machine()}"
 
 
-def write(name: str, title: str, parts: Sequence[str]) -> None:
+def write(
+    name: str, title: str, parts: Sequence[str], *, measured: str = "medians of CPU time, rivals in turn"
+) -> None:
     """docs/benchmarks/NAME.md."""
     OUT.mkdir(parents=True, exist_ok=True)
-    text = "\n\n".join([f"# {title}", *parts, f"Measured on {machine()}; medians of CPU time, rivals in turn."])
+    text = "\n\n".join([f"# {title}", *parts, f"Measured on {machine()}; {measured}."])
     (OUT / f"{name}.md").write_text(text + "\n", encoding="utf-8")
     print(f"written: {OUT / name}.md")

@@ -7,7 +7,8 @@ time.
 
     python benchmarks/engines.py --sizes 10000 100000 --write      (dependency group `engines`)
 
-A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured.
+A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured. `--sizes` alone
+measures nothing, so that `--write` writes the page of these figures.
 """
 
 from __future__ import annotations
@@ -545,14 +546,19 @@ def main() -> None:
         if args.figures is not None:
             args.figures.write_text(json.dumps(figures))
     parts = [__doc__.split("\n\n")[1].replace("\n", " ")]
-    for size, rows in figures.items():
+    for size, rows in sorted(figures.items()):
         header = [f"{size:,} texts", *rows]
         lines = [[label, *(shown(key, row[key]) for row in rows.values())] for key, label in METRICS.items()]
         parts.append(table(header, lines))
         print(parts[-1], end="\n\n")
+        missing = [name for name in ENGINES if name not in rows]
+        if missing:
+            parts.append(f"Not measured with {size:,} texts: {', '.join(missing)}.")
     if args.write:
         plot(figures)
-        write("engines", "hybridmem and other embedded engines", [*parts, "![the largest size](engines.png)"])
+        plots = "![the largest size](engines.png)"
+        title = "hybridmem and other embedded engines"
+        write("engines", title, [*parts, plots], measured="wall-clock time, engines in turn")
 
 
 if __name__ == "__main__":

@@ -213,8 +213,10 @@ def write(parts: dict[str, str], spread_rows: list[list[str]]) -> None:
     text = "\n\n".join(f"## {title}\n\n{body}" for title, body in parts.items())
     where = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
     intro = f"CPU milliseconds, medians, rivals asked in turn ({where}): `python -m benchmarks.graph --write`."
-    (folder / "graph.md").write_text(
-        f"# Spreading activation\n\n{intro}\n\n![](graph.png)\n\n{text}\n", encoding="utf-8"
+    page = folder / "graph.md"
+    _, head, multihop = page.read_text("utf-8").partition("\n## Questions that need several passages")
+    page.write_text(
+        f"# Spreading activation\n\n{intro}\n\n![](graph.png)\n\n{text}\n{head}{multihop}", encoding="utf-8"
     )
     import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""LangChain runnables as arms of a fusion: what each understands, and how it is asked so that scores come back."""
+"""LangChain runnables as arms of a fusion: the parameters that each takes, and calls that return scores."""
 
 from __future__ import annotations
 

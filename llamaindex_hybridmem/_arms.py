@@ -1,4 +1,4 @@
-"""LlamaIndex retrievers as arms of a fusion: what each understands, how it is called, and whether its async is real."""
+"""LlamaIndex retrievers as arms of a fusion: the parameters that each takes, how it is called, and native async."""
 
 from __future__ import annotations
 

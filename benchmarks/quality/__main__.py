@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.page import OURS, Figures, Refusal, write_page
+from benchmarks.quality.page import OURS, TUNED, Figures, Refusal, write_page
 from benchmarks.quality.peers import langchain_systems, llamaindex_systems
 from benchmarks.quality.sets import EvaluationSet, Part, load_sets
 from hybridmem.evaluation.calibration import calibrate
@@ -43,7 +43,7 @@ def compare(parts: Sequence[Part], tuned: Tuning | None) -> Report:
             systems: dict[str, Any] = {NAMES[one.name]: one for one in memory_systems(memory, stages=False)}
             if tuned is not None and tuned.accepted:
                 recipe = tuned.recipe
-                systems["HybridMemory, tuned"] = System(
+                systems[TUNED] = System(
                     "tuned",
                     lambda case, k, memory=memory, recipe=recipe: [
                         one.id for one in memory.search(case.query, k=k, recipe=recipe)

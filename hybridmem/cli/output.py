@@ -19,10 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from hybridmem.core.types import Memory
-
 __all__ = [
-    "Progress", "clip", "is_terminal", "json_line", "memory_fields", "one_line", "paint", "print_json", "say",
+    "Progress", "clip", "is_terminal", "json_line", "one_line", "paint", "print_json", "say",
     "say_error", "shows_colour", "visible", "wrap", "write_json", "write_text",
 ]  # fmt: skip
 
@@ -162,11 +160,6 @@ def clip(text: str, used: int) -> str:
     if not is_terminal() or len(flat) <= left:
         return flat
     return f"{flat[: left - 1]}…"
-
-
-def memory_fields(memory: Memory) -> dict[str, Any]:
-    """Every field of a memory as JSON-ready data, with times in ISO 8601."""
-    return memory.to_dict()
 
 
 def json_line(value: Any) -> str:

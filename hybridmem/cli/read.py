@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmem.cli.command import NOTHING, Command, no_options, open_memory, read_json
-from hybridmem.cli.output import clip, is_terminal, memory_fields, paint, print_json, say, wrap
+from hybridmem.cli.output import clip, is_terminal, paint, print_json, say, wrap
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
 from hybridmem.memory.results import Result
@@ -62,7 +62,7 @@ def _search(args: argparse.Namespace) -> int:
 def _as_json(rank: int, result: Result) -> dict[str, Any]:
     """A result with every field of its memory, and its receipt."""
     receipt = None if result.receipt is None else result.receipt.to_dict()
-    return {"rank": rank, "score": result.score, **memory_fields(result.memory), "receipt": receipt}
+    return {"rank": rank, "score": result.score, **result.memory.to_dict(), "receipt": receipt}
 
 
 def _print_results(results: Sequence[Result]) -> None:
@@ -98,11 +98,11 @@ def _show(args: argparse.Namespace) -> int:
         shown = [memory.get(key, as_of=args.as_of) for key in args.ids]
     for number, one in enumerate(shown):
         if args.json:
-            print_json(memory_fields(one))
+            print_json(one.to_dict())
             continue
         if number:
             say("")
-        for name, value in memory_fields(one).items():
+        for name, value in one.to_dict().items():
             if value:
                 first, *others = wrap(_plain(value), indent=15)
                 say(f"{paint(f'{name:<14}', 'cyan')} {first.strip()}", *others)
@@ -128,7 +128,7 @@ def _list(args: argparse.Namespace) -> int:
         every = memory.list(filter=wanted, as_of=args.as_of, superseded=args.superseded)
         for one in itertools.islice(every, args.limit):
             count += 1
-            print_json(memory_fields(one)) if args.json else say(_line(one))
+            print_json(one.to_dict()) if args.json else say(_line(one))
     if not count and not args.json and is_terminal():
         say(paint("no memories", "dim"))
     return 0 if count else NOTHING
@@ -154,7 +154,7 @@ def _history(args: argparse.Namespace) -> int:
         at = datetime.fromtimestamp(version.at, timezone.utc).isoformat(timespec="seconds")
         status = "deleted" if version.deleted else version.memory.status
         if args.json:
-            fields = memory_fields(version.memory)
+            fields = version.memory.to_dict()
             print_json({"seq": version.seq, "at": at, "deleted": version.deleted, **fields})
         else:
             used = len(f"{version.seq:>6}  {at}  {status:<10}  ")

@@ -24,7 +24,7 @@ from hybridmem.embedding.cache import EmbeddingBatch, Vector, VectorCache, froze
 from hybridmem.embedding.sources import Source, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 
-__all__ = ["Embedder", "Vector", "as_embedder", "check_same", "unit"]
+__all__ = ["Embedder", "Vector", "as_embedder", "check_same", "is_same", "unit"]
 
 _NOT_RETRIED = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
 """Errors in code rather than failures of a service: a second attempt would fail too."""
@@ -222,12 +222,15 @@ def as_embedder(obj: Any, /, *, name: str | None = None, dim: int | None = None,
     return Embedder(source_of(obj), name=name, dim=dim, **settings)
 
 
+def is_same(stored_name: str, stored_dim: int | None, embedder: Embedder, /) -> bool:
+    """Whether an embedder is the recorded one: same name, and same dimension if both are known."""
+    dims = (stored_dim, embedder.dim)
+    return stored_name == embedder.name and (None in dims or dims[0] == dims[1])
+
+
 def check_same(stored_name: str | None, stored_dim: int | None, embedder: Embedder, /) -> None:
     """Raise EmbeddingError for another embedder than the recorded one: their vectors cannot be compared."""
-    if stored_name is None:
-        return
-    dims = (stored_dim, embedder.dim)
-    if stored_name == embedder.name and (None in dims or dims[0] == dims[1]):
+    if stored_name is None or is_same(stored_name, stored_dim, embedder):
         return
     raise EmbeddingError(
         f"stored vectors come from {stored_name!r} ({stored_dim or 'unknown'} dimensions), but the embedder given is "

@@ -360,7 +360,7 @@ _DEFAULT = Fusion(
     evidence=Evidence(),
     spread=Spread(strength=0.3),
     dedup=SourceDedup(fill=True),
-    boost=HalfLife(strength=0.02),
+    boost=HalfLife(strength=0.01),
     duplicates=IdenticalTexts(),
 )
 """Tuned on the tuning parts of the evaluation sets; docs/quality.md reports the effect of each part."""

@@ -20,6 +20,7 @@ from hybridmem.core.protocols import (
     Change,
     ExternalIndex,
     Store,
+    SupportsFingerprints,
     SupportsVectorLoading,
     View,
 )
@@ -30,7 +31,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names, name_weight
+from hybridmem.indexes.graph.names import Mention, Names, name_information, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
@@ -118,6 +119,14 @@ class LocalView:
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
             self._applied = newest
 
+    def next_expiry(self) -> float | None:
+        """None: the store has to be asked."""
+        return None
+
+    def version(self) -> int:
+        """The number of the newest change of the store that was seen."""
+        return self._applied
+
     def _open(self) -> int:
         """Load the saved snapshots; return the seq after which changes must still be applied.
 
@@ -128,8 +137,8 @@ class LocalView:
             return 0
         own_vectors = self._settings.make_vectors is not None
         if own_vectors and self._vector is not None:  # it stores its own watermark
-            if isinstance(self._vector, ExternalIndex):
-                self._vector.reset_if_ahead(self._store.last_seq())
+            if isinstance(self._vector, ExternalIndex) and isinstance(self._store, SupportsFingerprints):
+                self._vector.reset_if_foreign(self._store.fingerprint)
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
@@ -449,7 +458,7 @@ class LocalView:
         found = information.get(mention.name)
         if found is None:
             terms = self._settings.analyzer(mention.name)
-            found = information[mention.name] = max(map(self.bm25.idf, terms), default=0.0)
+            found = information[mention.name] = name_information(terms, self.bm25.idf)
         return name_weight(mention, found)
 
     def graph(

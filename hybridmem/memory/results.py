@@ -1,4 +1,4 @@
-"""What a search returns: results, the turns around them, and the block of memories that a model reads."""
+"""Results of a search, the turns around them, and the block of memories that a model reads."""
 
 from __future__ import annotations
 

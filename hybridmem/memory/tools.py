@@ -1,4 +1,4 @@
-"""What agents may do with a memory, for every framework and protocol: texts of the tools, their work, their answers."""
+"""Tools of an agent over a memory, for every framework and protocol: descriptions, calls and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a memory searchable: the recorded embedder, embedding again, and the removal of expired memories."""
+"""Upkeep of a memory: the recorded embedder, embedding again, and the removal of expired memories."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -14,10 +15,19 @@ from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Progress, Store, SupportsExternalEdits, View
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
-from hybridmem.embedding.embedder import Embedder, check_same
+from hybridmem.embedding.embedder import Embedder, is_same
 from hybridmem.errors import EmbeddingError, StoreError
 
-__all__ = ["Expiry", "claim", "embed_again", "has_expired", "keep_embedded", "record", "recorded"]
+__all__ = [
+    "Expiry",
+    "begin_generation",
+    "check_recorded",
+    "claim",
+    "embed_again",
+    "has_expired",
+    "keep_embedded",
+    "recorded",
+]
 
 log = logging.getLogger("hybridmem")
 BATCH = 1_000
@@ -29,27 +39,76 @@ def recorded(store: Store, /) -> dict[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
-def record(store: Store, embedder: Embedder, /, *, unfinished: bool = False) -> None:
-    """Record the embedder of the stored vectors."""
-    now = {"name": embedder.name, "dim": embedder.dim, **({"unfinished": True} if unfinished else {})}
-    if recorded(store) != now:
-        store.set_meta("embedder", json.dumps(now))
-
-
 def claim(store: Store, embedder: Embedder, /) -> None:
     """Before vectors are written: record the embedder, or raise EmbeddingError if another one is recorded.
 
     The dimension of a plain function is unknown when a memory is opened; here it is known.
     """
-    stored = recorded(store)
+    text = store.get_meta("embedder")
+    if text is None:
+        store.set_meta("embedder", lambda old: old or _record(embedder))
+        text = store.get_meta("embedder")
+    check_recorded(text, embedder)
+
+
+def check_recorded(text: str | None, /, embedder: Embedder, *, generation: int | None = None) -> None:
+    """Raise EmbeddingError if the recorded embedder is another one, or its vectors are of another generation.
+
+    Called in every transaction that writes vectors, and before every search of a store that has changed.
+    """
+    stored = None if text is None else json.loads(text)
     if stored is None:
-        record(store, embedder)
-    else:
-        check_same(stored["name"], stored["dim"], embedder)
+        return
+    same = is_same(stored["name"], stored["dim"], embedder)
+    if same and generation in (None, stored.get("generation", 0)):
+        return
+    now = f"{stored['name']!r} ({stored['dim'] or 'unknown'} dimensions)"
+    if same or generation is not None:
+        raise EmbeddingError(f"another reindex() has begun with {now}: this one, with {embedder.name!r}, has ended")
+    raise EmbeddingError(
+        f"the stored vectors come from {now}, but this memory was opened with {embedder.name!r} "
+        f"({embedder.dim or 'unknown'} dimensions): open it again with {stored['name']!r}, which another process may "
+        "have given to reindex(), or re-embed everything by reindex(embedder=...)"
+    )
 
 
-def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress: Progress | None, /) -> None:
-    """Replace the vectors of all memories of these namespaces, superseded ones included."""
+def _record(embedder: Embedder, *, generation: int = 0, unfinished: bool = False) -> str:
+    more = {"generation": generation} if generation else {}
+    return json.dumps(
+        {"name": embedder.name, "dim": embedder.dim, **more, **({"unfinished": True} if unfinished else {})}
+    )
+
+
+def begin_generation(store: Store, embedder: Embedder, /) -> int:
+    """Record an embedder, unfinished, and return the generation of its vectors: a new one if another was recorded."""
+    generation = 0
+
+    def begin(text: str | None) -> str:
+        nonlocal generation
+        if text is not None:
+            stored = json.loads(text)
+            generation = stored.get("generation", 0) + (not is_same(stored["name"], stored["dim"], embedder))
+        return _record(embedder, generation=generation, unfinished=True)
+
+    store.set_meta("embedder", begin)
+    return generation
+
+
+def embed_again(store: Store, embedder: Embedder, generation: int, progress: Progress | None, /) -> None:
+    """Replace the vectors of all memories, superseded ones included.
+
+    Only vectors of the recorded generation are written: of two calls at once with different embedders the one that
+    began last succeeds, and the other one raises EmbeddingError.
+    """
+
+    def check(text: str | None) -> None:
+        check_recorded(text, embedder, generation=generation)
+
+    def finish(text: str | None) -> str:
+        check(text)
+        return _record(embedder, generation=generation)
+
+    names = store.namespaces()
     total = sum(store.count(view=View(name, superseded=True)) for name in names)
     done = 0
     for name in names:
@@ -57,10 +116,11 @@ def embed_again(store: Store, embedder: Embedder, names: Sequence[str], progress
         while batch := list(islice(everything, BATCH)):
             vectors = embedder.documents([memory.embedded for memory in batch])
             rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
-            store.set_vectors(rows, namespace=name)
+            store.set_vectors(rows, namespace=name, check_embedder=check)
             done += len(batch)
             if progress is not None:
                 progress(done, total)
+    store.set_meta("embedder", finish)
 
 
 def keep_embedded(store: Store, embedder: Callable[[], Embedder | None], /) -> None:
@@ -88,11 +148,8 @@ def _embed_missing(store: Store, edited: SupportsExternalEdits, embedder: Embedd
         vectors = embedder.documents([memory.embedded for memory in batch])
         claim(store, embedder)
         rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
-        store.set_vectors(rows, namespace=namespace)
+        store.set_vectors(rows, namespace=namespace, check_embedder=partial(check_recorded, embedder=embedder))
         after = batch[-1].id
-
-
-log = logging.getLogger("hybridmem")
 
 
 def has_expired(memory: Memory, at: float, /) -> bool:
@@ -124,18 +181,30 @@ class Expiry:
         self._checks: dict[str, _Check] = {}
         self._lock = guard(threading.Lock())
 
-    def apply(self, namespace: str, /) -> None:
-        """Delete what has expired in a namespace; a store that cannot be written to keeps it until it can."""
-        now, seq = self._clock(), self._store.last_seq()
+    def apply(self, namespace: str, /) -> int:
+        """Delete what has expired in a namespace; returns the store's newest seq before it.
+
+        A store that cannot be written to keeps it until it can.
+        """
+        seq = self._store.last_seq()
         check = self._checks.get(namespace)
         if check is None or check.seq != seq:
             earliest = self._store.next_expiry(namespace=namespace)
             check = _Check(seq, math.inf if earliest is None else earliest)
             with self._lock:
                 self._checks[namespace] = check
-        if check.earliest > now:
+        self.apply_from(namespace, check.earliest)
+        return seq
+
+    def is_due(self, earliest: float | None, /) -> bool:
+        """Whether a memory with this expiry has expired."""
+        return earliest is not None and earliest <= self._clock()
+
+    def apply_from(self, namespace: str, earliest: float | None, /) -> None:
+        """The same, where the earliest expiry is known."""
+        if not self.is_due(earliest):
             return
         try:
-            self._store.expire(now=now, namespace=namespace)
+            self._store.expire(now=self._clock(), namespace=namespace)
         except StoreError as error:
             log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)

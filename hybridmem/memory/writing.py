@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 from hybridmem.core import validation
@@ -17,7 +18,7 @@ from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import NotFoundError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.engine import Engine
-from hybridmem.memory.upkeep import claim
+from hybridmem.memory.upkeep import check_recorded, claim
 from hybridmem.text.folding import text_digest
 
 __all__ = ["MemoryWriting", "OnDuplicate"]
@@ -229,16 +230,18 @@ class MemoryWriting:
     ) -> _list[str]:
         if not batch:
             return []
-        vectors = self._embed if embed and self.embedder is not None else None
+        model = self.embedder if embed else None
         return self.store.put(
-            batch, namespace=self._namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+            batch,
+            namespace=self._namespace,
+            vectors=None if model is None else partial(self._embed, model),
+            base=base,
+            unless_duplicate=unless_duplicate,
+            check_embedder=None if model is None else partial(check_recorded, embedder=model),
         )
 
-    def _embed(self, batch: Sequence[Memory]) -> Sequence[Any]:
+    def _embed(self, embedder: Embedder, batch: Sequence[Memory]) -> Sequence[Any]:
         """The vectors of memories that the store has validated."""
-        embedder = self._engine.embedder
-        if embedder is None:
-            return [None] * len(batch)
         vectors = list(embedder.documents([memory.embedded for memory in batch]))
         claim(self.store, embedder)
         return vectors
@@ -327,16 +330,20 @@ class MemoryWriting:
         return self.store.delete(sorted(self.store.ids(view=View(name, superseded=True))), namespace=name)
 
     def sweep(self, *, erase: bool = False) -> int:
-        """Remove expired memories from the store, with `erase` also from the history; return how many there were.
+        """Remove expired memories from the store, with `erase` also from the history; return how many were removed.
 
         Searches ignore expired memories without it. A sweep removes their notes from a Markdown folder, and with
         `erase` their texts from the file.
         """
         validation.flag("erase", erase)
-        ids = self.store.expired(now=self._engine.clock(), namespace=self._namespace)
+        now, name = self._engine.clock(), self._namespace
         if erase:
-            return self.store.erase(ids, namespace=self._namespace)
-        self.store.delete(ids, namespace=self._namespace)
+            return self.store.erase(self.store.expired(now=now, namespace=name), namespace=name)
+        swept = self.store.load_snapshot("swept", namespace=name)  # the number of the log at the last sweep
+        ids = self.store.expired(now=now, namespace=name, since=0 if swept is None else swept[0])
+        if ids:
+            self.store.delete(ids, namespace=name)
+            self.store.save_snapshot("swept", self.store.last_seq(), b"-", namespace=name)
         return len(ids)
 
     def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:

@@ -19,7 +19,7 @@ from hybridmem.fusion.explain import arm_paths, path_line
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings, ids_in
-from hybridmem.indexes.graph.names import Names, name_weight
+from hybridmem.indexes.graph.names import Names, name_information, name_weight
 from hybridmem.retrievers.arms import ArmHits, ArmRequest
 from hybridmem.retrievers.metadata_edges import ID, EdgeDefinition, FieldIndex, edge_definitions, is_id, values_in
 
@@ -141,7 +141,7 @@ class GraphQuery:
     def scaled(self, seeds: Mapping[str, float], /) -> Mapping[str, float]:
         """The scores of seeds on this scale.
 
-        >>> GraphQuery(seed_scale="range").scaled({"a": 0.6, "b": 0.55, "c": 0.5})
+        >>> GraphQuery(seed_scale="range").scaled({"a": 6.0, "b": 4.5, "c": 3.0})
         {'a': 1.0, 'b': 0.625, 'c': 0.25}
         """
         low, top = min(seeds.values(), default=0.0), max(seeds.values(), default=0.0)
@@ -258,7 +258,7 @@ class GraphCorpus(Generic[Item]):
     def _information(self, name: str) -> float:
         """The IDF of the rarest word of a name; without a BM25 index every name counts as rare."""
         bm25 = self._bm25
-        return math.inf if bm25 is None else max(map(bm25.idf, bm25.analyzer(name)), default=0.0)
+        return math.inf if bm25 is None else name_information(bm25.analyzer(name), bm25.idf)
 
     def _removed_edges(self, key: str) -> list[Change]:
         return [Change(self._next(), "", edge=edge, gone=True) for edge in self._edges.pop(key, ())]

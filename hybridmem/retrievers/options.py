@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import Fusion, load_recipe
+from hybridmem.fusion.recipe import RECIPES, Fusion, load_recipe
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, Rerank, SourceDedup
 from hybridmem.fusion.stages.top import Scorer
 
@@ -64,6 +64,8 @@ def make_recipe(
     if mode in _MODES_OF_LLAMAINDEX:
         raise ConfigError(f"mode = {mode!r} is not allowed: use {_MODES_OF_LLAMAINDEX[mode]!r}")
     base = Fusion() if recipe is None else load_recipe(recipe)
+    if isinstance(recipe, str) and recipe in RECIPES and arms is not None and not set(base.weights or ()) <= set(arms):
+        base = replace(base, weights=None)  # a named recipe has weights for the arms of a memory; others are equal
     try:
         parts: dict[str, Any] = {
             "mode": mode,

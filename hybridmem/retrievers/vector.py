@@ -1,4 +1,4 @@
-"""TextCorpus searched by meaning, for retrievers that have no memory behind them: in this process, or in Chroma.
+"""Vector search over a TextCorpus, for retrievers without a memory: in this process, or in Chroma.
 
 Both keep rows (id, text, metadata) and answer `search(query, k=…, filter=…, check=…)` with cosines. `filter` is in
 hybridmem's language, or Chroma's own `where`; `check` is any function of a found row. k rows come back when k match.

@@ -186,7 +186,7 @@ function welcome() {
   const examples = cases.length ? cases.slice(0, 5).map(one => one.query) : start.examples;
   const size = start.count === null ? "" : `${start.count.toLocaleString("en")} ${start.unit} in this store. `;
   box.replaceChildren(make("h2", {text: "Ask a question"}),
-    make("p", {text: `${size}Every arm shows what it found, and the fused list shows what each part of the recipe added.`}),
+    make("p", {text: size + (examples.length ? "Try one of these, or type your own." : "Type it above.")}),
     make("ul", {}, ...examples.map(text => make("li", {}, make("button", {type: "button", class: "example", text, onclick: () => ask(text)})))), guide(), keys());
 }
 

@@ -1,4 +1,4 @@
-"""What the inspector shows: a HybridMemory, or a retriever that explains itself, behind one interface."""
+"""Sources of the inspector: a HybridMemory or a fusion retriever behind one interface."""
 
 from __future__ import annotations
 

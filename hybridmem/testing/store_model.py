@@ -1,4 +1,4 @@
-"""What a store must do, said again as simply as possible: dictionaries, copied after every write."""
+"""Reference model of a store: dictionaries, copied after every write."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ __all__ = [
 
 ASKS, FIRST_PERSON, TIME_WORD = 1, 2, 4
 """Bits of `cues_of`."""
-ASSISTANT_ROLES = frozenset({"assistant", "ai", "bot", "system"})
+ASSISTANT_ROLES = frozenset({"assistant", "ai", "bot", "chatbot", "model", "system", "tool"})
 USER_ROLES = frozenset({"user", "human"})
 ROLES = ASSISTANT_ROLES | USER_ROLES
 """Speakers that are roles: they are not names, so they stay in a question."""
@@ -49,6 +49,8 @@ class CueWords(NamedTuple):
     """How questions for a time begin."""
     assistant: str
     """Questions about what the assistant has said."""
+    labels: str
+    """Words that stand before a colon and are not speakers."""
 
 
 LANGUAGES = {
@@ -60,11 +62,17 @@ LANGUAGES = {
         "december morning evening recently since summer winter spring fall",
         when=r"when\b|what date|what day|which month|what month|which year|what year|how long|what time",
         assistant=r"\byou(?:r)?\b.{0,30}\b(?:recommend|suggest|advi|said|say|tell|told|mention|propose|explain|provide)",
+        labels="abstract action answer attention author body caution chapter comment conclusion content context date "
+        "definition description details email error example fact fig figure from goal hint idea important info input "
+        "issue keywords label link log message name note notes observation output problem q question reason reminder "
+        "result section solution source status step subject summary table task text tip title to todo topic type url "
+        "warning",
     )
 }
 
-_PREFIX = re.compile(r"^\s{0,8}([^\s:][^:\n]{0,30}?):\s")
-_PREFIX_LENGTH = 40
+_PREFIX = re.compile(r"^\s{0,8}(?:\*\*|__)?([^\s:*_][^:\n]{0,30}?)(?: \([^()\n]{1,20}\))?(?:\*\*|__)?:(?:\*\*|__)?\s")
+"""Ana: …, **Ana:** …, **Ana**: … and Ana (3:14 pm): …"""
+_PREFIX_LENGTH = 64
 """A prefix ends within this many characters."""
 _SENTENCE = re.compile(r"[^.!?。！？؟\n]*[.!?。！？؟\n]+|[^.!?。！？؟\n]+$")
 _QUESTION_MARKS = ("?", "？", "؟")
@@ -86,6 +94,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 _SELF = _words("self_reference")
+_LABELS = frozenset(chain.from_iterable(language.labels.split() for language in LANGUAGES.values()))
 _TOKEN = re.compile(r"\w+")
 _YEARS = frozenset(f"20{year:02d}" for year in range(100))
 _FIRST_PERSON, _TIME = _word_set("first_person"), _word_set("time") | _YEARS
@@ -101,7 +110,10 @@ def speaker_of(text: str, speaker: str = "", /) -> str | None:
     if speaker.strip():
         return " ".join(speaker.casefold().split())
     match = _PREFIX.match(text) if ":" in text[:_PREFIX_LENGTH] else None
-    return None if match is None else " ".join(match[1].casefold().split())
+    if match is None:
+        return None
+    name = " ".join(match[1].casefold().split())
+    return None if name in _LABELS else name
 
 
 def spoken(text: str, /) -> str:

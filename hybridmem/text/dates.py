@@ -197,8 +197,8 @@ def _bounded(before: str, named: DateRange, today: date) -> DateRange:
         named = _most_recent(named, today)
     first, last = named.first or today, named.last or today
     strict = _STRICT.search(before) is not None
-    if earlier:
-        return DateRange(None, first - timedelta(1) if strict else last)
+    if earlier:  # what happened before a day is often told on that day
+        return DateRange(None, first - timedelta(1) if strict and first != last else last)
     return DateRange(last + timedelta(1) if strict else first, None)
 
 

@@ -1,4 +1,4 @@
-"""Words that carry grammar rather than content, for the languages where a short list is worth having."""
+"""Stop words: function words of the languages for which a short list improves BM25."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from hybridmem import HybridMemory
-from hybridmem.cli import output
 
 
 def rows(text):
@@ -46,7 +45,7 @@ def test_stats_and_namespaces(filled):
 def test_search_as_json_has_every_field(filled):
     (found,) = rows(filled("search", "Lisbon", "--json", "--embedder", "none").out)
     with HybridMemory("memory.db", embedder=None) as memory:
-        fields = set(output.memory_fields(memory.get("lisbon")))
+        fields = set(memory.get("lisbon").to_dict())
     assert set(found) == fields | {"rank", "score", "receipt"}
     assert (found["rank"], found["supersedes"], found["receipt"]["arms"][0]["arm"]) == (1, "porto", "bm25")
 

@@ -444,3 +444,23 @@ def test_results_of_the_fallback_are_marked_degraded():
     assert ask(nothing) == []
     assert "degraded" not in ask(FusionRetriever(retrievers=[arm], gate=0.1))[0].metadata
     assert ask(FusionRetriever(retrievers=[plain("")], gate=0.1)) == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_default_recipe_counts_speakers_and_threads_in_metadata(named):
+    turns = [
+        Document("I live in Oslo.", id="b", metadata={"speaker": "Ben", "thread": "t"}),
+        Document("I live in Lisbon.", id="a", metadata={"speaker": "Ana", "thread": "t"}),
+        *[Document(f"Town {n} is large.", id=f"d{n}") for n in range(4)],
+    ]
+    arms = [Plain(docs=turns), Plain(docs=turns)]
+    retriever = FusionRetriever(
+        retrievers=dict(zip(("bm25", "vector"), arms, strict=True)) if named else arms, recipe="default", k=3
+    )
+    found = retriever.invoke("Where does Ana live?", with_scores=True)
+    # b is first in both lists, of 6 hits: 1; a is second: 5/6, + 0.2 for the speaker, + 0.28 · 1/6 for the thread
+    assert [document.id for document in found] == ["a", "b", "d0"]
+    assert found[1].metadata["score"] == pytest.approx(1 / (5 / 6 + 0.2 + 0.28 / 6))
+    told = str(retriever.explain("Where does Ana live?").receipts[0])
+    assert "speaker ana +0.2" in told
+    assert "thread t +0.0467" in told

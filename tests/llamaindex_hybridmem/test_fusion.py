@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core import VectorStoreIndex
 from llama_index.core.retrievers import VectorIndexRetriever
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores import (
     FilterCondition,
     FilterOperator,
@@ -296,3 +296,18 @@ def test_over_text_nodes_without_scores():
     unscored = scored([TextNode(id_="A", text="a"), TextNode(id_="B", text="b")], [None, None])
     ours = FusionRetriever([Fixed(unscored)], gate=0.5, mode="relative")
     assert told(ours.retrieve("q")) == [("A", 1.0), ("B", 1e-9)]
+
+
+def test_the_default_recipe_counts_speakers_and_threads_in_metadata():
+    turns = [
+        TextNode(text="I live in Oslo.", id_="b", metadata={"speaker": "Ben", "thread": "t"}),
+        TextNode(text="I live in Lisbon.", id_="a", metadata={"speaker": "Ana", "thread": "t"}),
+        *[TextNode(text=f"Town {n} is large.", id_=f"d{n}") for n in range(4)],
+    ]
+    hits = [NodeWithScore(node=turn, score=6.0 - place) for place, turn in enumerate(turns)]
+    retriever = FusionRetriever([Fixed(hits), Fixed(hits)], recipe="default", similarity_top_k=3)
+    # b is first in both lists: 1; a has 5/6 of the best score, + 0.2 for the speaker, + 0.28 · 1/6 for the thread
+    best = 5 / 6 + 0.2 + 0.28 / 6
+    found = retriever.retrieve("Where does Ana live?")
+    assert told(found)[:2] == [("a", 1.0), ("b", pytest.approx(1 / best))]
+    assert "speaker ana +0.2" in str(retriever.explain("Where does Ana live?").receipts[0])

@@ -10,7 +10,14 @@ import sys
 import threading
 import time
 
+import numpy as np
+import pytest
+
 from hybridmem import HybridMemory
+from hybridmem.core.protocols import View
+from hybridmem.embedding.embedder import as_embedder
+from hybridmem.errors import EmbeddingError
+from tests.support import postgres_server
 
 SOAK = float(os.environ.get("HYBRIDMEM_SOAK_SECONDS", "4"))
 KILLS = int(os.environ.get("HYBRIDMEM_KILLS", "12"))
@@ -155,3 +162,129 @@ def test_each_process_sees_the_others_writes_in_its_next_search(tmp_path):
         other.stdin.close()
         other.stdout.close()
         assert other.wait(60) == 0
+
+
+# --- one embedder for all vectors
+
+MODELS = """
+def one(texts):
+    return [[1.0, len(text) / 100] for text in texts]
+def two(texts):
+    return [[len(text) / 100, 1.0] for text in texts]
+"""
+
+REINDEX = (
+    MODELS
+    + """
+import sys
+from hybridmem import HybridMemory
+from hybridmem.embedding.embedder import as_embedder
+from hybridmem.errors import EmbeddingError
+place, name = sys.argv[1:]
+with HybridMemory(place, embedder=None) as memory:
+    print("open", flush=True)
+    sys.stdin.readline()
+    try:
+        memory.reindex(embedder=as_embedder({"one": one, "two": two}[name], name=name))
+    except EmbeddingError as error:
+        print(error)
+"""
+)
+
+
+@pytest.fixture(params=["sqlite", "markdown", "postgres"])
+def place(request, tmp_path):
+    """A place where several memories can be opened."""
+    if request.param != "postgres":
+        return f"{tmp_path}/memory.db" if request.param == "sqlite" else f"{tmp_path}/notes/"
+    return request.getfixturevalue("postgres").database()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with postgres_server.server(**postgres_server.FAST) as server:
+        yield server
+
+
+def models():
+    names = {}
+    exec(MODELS, names)
+    return [as_embedder(names[name], name=name) for name in ("one", "two")]
+
+
+def vectors_of(memory):
+    """The texts of all memories, embedded by each model, and the stored vectors."""
+    found = list(memory.list())
+    stored = memory.store.vectors([m.id for m in found], view=View())
+    return [m.text for m in found], np.array(stored)
+
+
+@pytest.mark.parametrize("round_", range(2))
+def test_two_reindexes_at_once_leave_the_vectors_of_the_recorded_embedder(place, round_):
+    one, two = models()
+    with HybridMemory(place, embedder=one) as memory:
+        memory.add_many([f"cat {'x' * (n % 40)} {n}" for n in range(3000)])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", REINDEX, place, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in ("one", "two")
+    ]
+    for child in children:
+        assert child.stdout.readline() == "open\n"
+    for child in children[:: 1 - 2 * round_]:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    with HybridMemory(place, embedder=None) as memory:
+        name = json.loads(memory.store.get_meta("embedder"))["name"]
+        assert said[name == "one"] == "" or "another reindex() has begun" in said[name == "one"]
+        assert said[name == "two"] == ""  # the one whose embedder is recorded has succeeded
+        texts, stored = vectors_of(memory)
+        assert np.allclose(stored, (one if name == "one" else two).documents(texts))
+
+
+def test_an_open_memory_notices_that_another_embedder_took_over(place):
+    one, two = models()
+    with HybridMemory(place, embedder=one) as first, HybridMemory(place, embedder=None) as second:
+        first.add_many(["the cat", "the dog"])
+        assert first.search("cat")[0].text == "the cat"
+        second.reindex(embedder=two)
+        both = r"stored vectors come from 'two' \(2 dimensions\), but .* opened with 'one' .*open it again with 'two'"
+        for call in (
+            lambda: first.search("cat"),
+            lambda: first.search("cat", as_of=time.time() + 1),
+            lambda: first.search_arm("vector", "cat"),
+            lambda: first.add("the bird"),
+            lambda: first.update(next(first.list()).id, text="changed"),
+        ):
+            with pytest.raises(EmbeddingError, match=both):
+                call()
+        assert second.add("the horse")
+        texts, stored = vectors_of(second)
+        assert len(texts) == 3
+        assert np.allclose(stored, two.documents(texts))
+        assert second.check() == []
+        second.reindex(embedder=one)  # the same embedder as before: the first memory goes on
+        assert first.search("cat")[0].text == "the cat"
+
+
+def test_vectors_that_were_made_before_a_reindex_are_not_written_after_it(place):
+    one, two = models()
+    with HybridMemory(place, embedder=one) as first, HybridMemory(place, embedder=None) as second:
+        first.add("the cat")
+        store, put = first.store, first.store.put
+
+        def late(batch, *, vectors, **how):
+            """The reindex runs after the vectors were made and claimed, before the transaction."""
+            made = vectors(batch)
+            second.reindex(embedder=two)
+            return put(batch, vectors=made, **how)
+
+        store.put = late
+        with pytest.raises(EmbeddingError, match="open it again with 'two'"):
+            first.add("the dog")
+        texts, stored = vectors_of(second)
+        assert texts == ["the cat"]
+        assert np.allclose(stored, two.documents(texts))

@@ -21,6 +21,11 @@ from hybridmem.text.cues import (
         ("Ana: I moved.", "ana"),
         ("Ana Maria: I moved.", "ana maria"),
         ("  User: hello", "user"),
+        ("**Ana:** I moved.", "ana"),
+        ("**Ana**: I moved.", "ana"),
+        ("Ana (3:14 pm): I moved.", "ana"),
+        ("Note: the door is open", None),
+        ("Title: A house", None),
         ("I moved.", None),
         ("At 10:30 we met", None),
         ("https://example.org", None),
@@ -34,6 +39,8 @@ def test_the_speaker_of_a_text(text, speaker):
 
 def test_a_text_without_its_speaker():
     assert spoken("Ana: Ben: hello") == "Ben: hello"
+    assert spoken("**Ana:** hello") == "hello"
+    assert spoken("Ana (3:14 pm): hello") == "hello"
     assert spoken("hello") == "hello"
 
 

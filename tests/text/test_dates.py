@@ -29,6 +29,7 @@ NOW = datetime(2023, 8, 16, 12, tzinfo=timezone.utc).timestamp()  # a Wednesday
         ("before June", "until 31 May 2023"),  # the most recent June
         ("after October", "from 1 November 2022"),  # October 2023 has not begun
         ("until 5 July 2023", "until 5 July 2023"),
+        ("the week before 5 July 2023", "until 5 July 2023"),  # often told on that day
         ("after 5 July 2023", "from 6 July 2023"),
         ("between May and July 2023", "1 May 2023 to 31 July 2023"),
         ("between November and February 2023", "1 November 2022 to 28 February 2023"),

@@ -237,12 +237,12 @@ class Evidence:
     """score + Σ weight · evidence of each part; weight 0 switches a part off."""
 
     window: float = 0.18
-    thread: float = 0.29
-    previous_question: float = 0.17
-    speaker: float = 0.18
+    thread: float = 0.28
+    previous_question: float = 0.15
+    speaker: float = 0.2
     date: float = 0.36
     mention: float = 0.35
-    time_word: float = 0.18
+    time_word: float = 0.15
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hybridmem.core.protocols import Change
@@ -11,7 +11,7 @@ from hybridmem.core.types import Memory
 from hybridmem.indexes import arrays
 from hybridmem.text.names import MIN_LETTERS, links_in, mentions_in, name_key, words_of
 
-__all__ = ["Mention", "Names", "labels_of", "name_weight", "names_of"]
+__all__ = ["Mention", "Names", "labels_of", "name_information", "name_weight", "names_of"]
 
 
 _CACHED = 20_000
@@ -182,6 +182,20 @@ class Names:
             names.set(id_, (), tuple((label, target) for label, target in labels))
         names.watermark = head["watermark"]
         return names
+
+
+def name_information(terms: Iterable[str], idf: Callable[[str], float], /) -> float:
+    """The IDF of the rarest term of a name; of no interest beyond that from which a name has its full weight.
+
+    >>> name_information(["tim", "burton", "never read"], {"tim": 2.0, "burton": 5.5}.__getitem__)
+    5.5
+    """
+    highest = 0.0
+    for term in terms:
+        highest = max(highest, idf(term))
+        if highest >= _RARE:
+            break
+    return highest
 
 
 def name_weight(mention: Mention, information: float, /) -> float:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.forks import guard
-from hybridmem.core.protocols import Change, Embed, Progress, Version, View
+from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import StoreError
 from hybridmem.stores.markdown.sync import NoteFolder, SyncReport, read_notes
@@ -109,10 +109,16 @@ class MarkdownStore:
         progress: Progress | None = None,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
+        check_embedder: CheckEmbedder | None = None,
     ) -> _list[str]:
         """Write memories as notes; returns their ids."""
         batch = checked_batch(
-            memories, namespace=namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+            memories,
+            namespace=namespace,
+            vectors=vectors,
+            base=base,
+            unless_duplicate=unless_duplicate,
+            check_embedder=check_embedder,
         )
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
@@ -162,9 +168,9 @@ class MarkdownStore:
         """Delete expired memories from the index; their notes stay until they are deleted or erased."""
         return self.index.expire(now=now, namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired notes."""
-        return self.index.expired(now=now, namespace=namespace)
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired notes: live, or deleted after the number `since` of the log."""
+        return self.index.expired(now=now, namespace=namespace, since=since)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""
@@ -195,9 +201,11 @@ class MarkdownStore:
         """Decay the strength of memories (in the index only)."""
         return self.index.decay(namespace=namespace, now=now)
 
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+    def set_vectors(
+        self, vectors: Mapping[str, Any], /, *, namespace: str = "", check_embedder: CheckEmbedder | None = None
+    ) -> None:
         """Replace vectors (in the index only)."""
-        self.index.set_vectors(vectors, namespace=namespace)
+        self.index.set_vectors(vectors, namespace=namespace, check_embedder=check_embedder)
 
     # --- reading
 
@@ -278,9 +286,17 @@ class MarkdownStore:
         """A setting."""
         return self.index.get_meta(key)
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting in the index."""
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting in the index; a function computes it from the stored one, in one transaction."""
         self.index.set_meta(key, value)
+
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number; None when the log does not have it."""
+        return self.index.fingerprint(seq)
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the search indexes of a namespace."""
+        self.index.drop_snapshots(namespace=namespace)
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """A search index's last saved state."""

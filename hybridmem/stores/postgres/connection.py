@@ -49,13 +49,6 @@ class Conn:
         self._stream = stream
         self._cursors: list[Any] = []
 
-    def seq_at(self, moment: float) -> int:
-        """The last seq recorded at or before a time, in one statement."""
-        query = "SELECT seq FROM {} WHERE at <= %s ORDER BY at DESC, seq DESC LIMIT 1"
-        both = [query.format(table) for table in ("versions", "edge_log")]
-        row = self.raw.execute(f"SELECT greatest(0, ({both[0]}), ({both[1]}))", (moment, moment)).fetchone()
-        return int(row[0]) if row else 0
-
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
         """Run one statement; returns a cursor over its rows."""
         if not self._stream or not statement.startswith("SELECT"):

@@ -60,7 +60,7 @@ _SET = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[3:])
 class PgLog(Log):
     """Buffers the rows of one write transaction; `sql.write` decides what is recorded, as for SQLite."""
 
-    def __init__(self, conn: Conn, /, *, now: float, deriver: Deriver, namespace: str | None = None) -> None:
+    def __init__(self, conn: Conn, /, *, now: float, at: float, deriver: Deriver, namespace: str | None = None) -> None:
         """Lock one namespace; None: the transaction holds the whole store, and numbers are final at once."""
         self.conn: Any = conn
         self.raw = conn.raw
@@ -78,32 +78,31 @@ class PgLog(Log):
         self._advanced = 0
         self._start = BASE
         self._touched: set[str] = set()
-        self.at = self.now = now
+        self.now, self.at, self.newest = now, at, 0.0
         if namespace is None:
-            self._lock_all(now)
+            self._lock_all()
         else:
-            self._lock_namespace(namespace, now)
+            self._lock_namespace(namespace)
         self.seq = self._start
 
     # --- locks
 
-    def _lock_namespace(self, namespace: str, now: float) -> None:
+    def _lock_namespace(self, namespace: str) -> None:
         query = f"SELECT at, ({_RECORD}) FROM spaces WHERE namespace = %s FOR UPDATE"
         row = self.raw.execute(query, (namespace,)).fetchone()
         if row is None:
             self.raw.execute("INSERT INTO spaces (namespace) VALUES (%s) ON CONFLICT DO NOTHING", (namespace,))
             row = self.raw.execute(query, (namespace,)).fetchone()
         if row is not None:
-            self.at = max(now, row[0])
+            self.newest = row[0]
             self._deriver.check_record(row[1] and json.loads(row[1]))
 
-    def _lock_all(self, now: float) -> None:
+    def _lock_all(self) -> None:
         row = self.raw.execute(f"SELECT seq, at, ({_RECORD}) FROM advance(0, 0)").fetchone()
         if row is None:
             raise CorruptStoreError("the store's counter is missing")
-        self._start, last, record = row
+        self._start, self.newest, record = row
         self._deriver.check_record(record and json.loads(record))
-        self.at = max(now, last)
         self._offset = 0
 
     # --- heads of memories
@@ -240,11 +239,9 @@ class PgLog(Log):
         changes = self._deriver.write(self.raw, self._derived)
         self._derived = DerivedChanges()
         number = self._numbers()
-        last = number(self.seq) or 0
-        if self._start == BASE:  # an exact copy keeps its recorded times
-            self._buffer.set_time(self.at)
+        last, newest = number(self.seq) or 0, max(self.at, self.newest)
         spaces = {
-            namespace: (last if namespace in self._touched else 0, self.at, changes.get(namespace, Stats()))
+            namespace: (last if namespace in self._touched else 0, newest, changes.get(namespace, Stats()))
             for namespace in self._touched | changes.keys()
         }
         self._buffer.send(number, spaces, known=set(self._old))
@@ -255,14 +252,12 @@ class PgLog(Log):
         """The function from provisional to final numbers; the counter's row stays locked until the commit."""
         step = self.seq - self._start - self._advanced
         if self._offset is None or step:
-            row = self.raw.execute("SELECT seq, at FROM advance(%s, %s)", (step, self.at)).fetchone()
+            row = self.raw.execute("SELECT seq FROM advance(%s, %s)", (step, self.at)).fetchone()
             if row is None:
                 raise CorruptStoreError(f"the store's counter did not advance by {step}: its row is missing")
-            newest, at = row
             self._advanced += step
             if self._offset is None:
-                self._offset = newest - self._advanced
-                self.at = at
+                self._offset = row[0] - self._advanced
         offset = self._offset - BASE if self._start == BASE else 0
         return lambda seq: seq + offset if seq is not None and seq > BASE else seq
 
@@ -339,11 +334,6 @@ class WriteBuffer:
             rows.clear()
         for kept in (self.heads, self.edges):
             kept.clear()
-
-    def set_time(self, at: float, /) -> None:
-        """Set the recorded time of all buffered rows."""
-        self.versions = [(*row[:3], at, *row[4:]) for row in self.versions]
-        self.links = [(row[0], at, *row[2:]) for row in self.links]
 
     def _send_memories(self, number: Numbers, known: set[int]) -> None:
         rows = []

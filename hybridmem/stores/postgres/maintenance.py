@@ -174,8 +174,9 @@ _INVARIANTS = (
         "WHERE v.vector IS NOT NULL AND x.seq IS NULL",
     ),
     (
-        "the recorded time of version {0} is before that of an earlier one",
-        "SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) t WHERE at < earlier",
+        "the recorded time of version {0} is before that of an earlier one by {1:.0f} seconds: a clock was wrong",
+        "SELECT seq, earlier - at FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) t "
+        "WHERE earlier - at > 60",  # MAX_SKEW
     ),
     (
         "namespace {0!r} records {1} as its newest version, but it is {2}",

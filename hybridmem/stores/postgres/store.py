@@ -15,7 +15,7 @@ from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.filters.parse import Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql.store import SQLStore
-from hybridmem.stores.sql.validation import check_view, clock_seconds
+from hybridmem.stores.sql.validation import check_view
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -84,13 +84,12 @@ class PostgresStore(SQLStore):
         limits = Limits(
             pool_size=pool_size, statement_timeout=statement_timeout, busy_timeout=busy_timeout, reconnect=reconnect
         )
-        self._clock = clock
         self._schema = _checked_schema(schema)
         # iterative scans: a selective filter or a small namespace still returns its k nearest; jit costs more than
         # these statements take
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
         tuning["hnsw.max_scan_tuples"] = str(_MAX_SCAN)
-        super().__init__()
+        super().__init__(clock=clock)
         self._db = Database(url, schema=schema, limits=limits, settings=tuning)
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
@@ -140,14 +139,16 @@ class PostgresStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[PgLog]:
         """A write transaction and its log, for one namespace or the whole store."""
         with self._db.write(alone=namespace is None) as conn:
-            log = PgLog(conn, now=clock_seconds(self._clock), deriver=self._deriver, namespace=namespace)
+            now, at = self._times()
+            log = PgLog(conn, now=now, at=at, deriver=self._deriver, namespace=namespace)
+            self._report_clock(now, log.newest)
             yield log
             log.finish()
         self._router.record_write()
 
     @contextmanager
-    def _side_tables(self, name: str, /) -> Iterator[Any]:
-        with self._db.write() as conn:
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> Iterator[Any]:
+        with self._db.write(alone=alone) as conn:
             conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (name,))
             yield conn
 
@@ -165,8 +166,8 @@ class PostgresStore(SQLStore):
             self._vectors_ready = self._db.read(schema.has_vectors)
         return self._vectors_ready
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
         try:
             super().set_meta(key, value)
         except StoreError as error:
@@ -229,7 +230,7 @@ class PostgresStore(SQLStore):
     def check(self) -> _list[str]:
         """The problems of the store, one sentence each; empty when there are none."""
         with self.snapshot() as conn:
-            return maintenance.check(conn)
+            return [*maintenance.check(conn), *self._clock_problems(conn)]
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the whole store into a SQLite file, which hybridmem can open (`pg_dump` copies the database)."""

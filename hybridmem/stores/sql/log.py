@@ -19,6 +19,7 @@ __all__ = [
     "COLUMNS",
     "DELETE",
     "ERASE",
+    "MAX_SKEW",
     "OPS",
     "PUT",
     "STATUS",
@@ -34,6 +35,8 @@ __all__ = [
 PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
 OPS = ("put", "vitals", "status", "delete", "vector", "erase")
 
+MAX_SKEW = 60.0
+"""Seconds by which another writer's clock may be ahead before it is reported."""
 _CHUNK = 500  # ids per lookup: well below every SQLite's limit of bound values
 
 
@@ -109,13 +112,12 @@ def placeholders(count: int, /) -> str:
 class Log:
     """Buffers the rows of one write transaction in SQLite; `finish` writes them and advances the store's counter."""
 
-    def __init__(self, conn: sqlite3.Connection, /, *, now: float) -> None:
+    def __init__(self, conn: sqlite3.Connection, /, *, now: float, at: float) -> None:
+        """`now` is the writer's clock, for the dates of memories; `at` is the recorded time of the new entries."""
         self.conn = conn
-        self.now = now
-        """The writer's own time, for the dates of memories; `at` is the recorded time, which never decreases."""
-        self._start, last = conn.execute("SELECT seq, at FROM state").fetchone()
+        self.now, self.at = now, at
+        self._start, self.newest = conn.execute("SELECT seq, at FROM state").fetchone()
         self.seq: int = self._start
-        self.at = max(now, last)  # recorded times never decrease, so that the state as of T is a prefix of the log
         self._mem: int | None = None
         self._heads: dict[tuple[str, str], Head] = {}
         self._dirty: dict[int, Head] = {}
@@ -234,7 +236,7 @@ class Log:
         self.flush()
         if self.seq == self._start:
             return
-        self.conn.execute("UPDATE state SET seq = ?, at = ?", (self.seq, self.at))
+        self.conn.execute("UPDATE state SET seq = ?, at = max(at, ?)", (self.seq, max(self.at, self.newest)))
 
 
 def _head_row(head: Head) -> tuple[Any, ...]:

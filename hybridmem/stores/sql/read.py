@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -109,32 +110,23 @@ def last_seq(conn: sqlite3.Connection, /) -> int:
 
 
 def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
-    """The last seq recorded at or before a time, by bisection: recorded times never decrease."""
-    if not isinstance(conn, sqlite3.Connection):  # PostgreSQL finds it in one round trip
-        return int(conn.seq_at(moment))
+    """The last seq recorded at or before a time.
+
+    Clocks of writers may differ, so recorded times need not increase with the seq: an entry that is followed by one
+    with an earlier time was written before that time, too. Only entries that are new since the last call are read.
+    """
     newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
     if at <= moment:
         return int(newest)
-    known: dict[float, int] = getattr(conn, "moments", {})
-    found = known.get(moment)
-    if found is None:  # final: everything recorded from now on is later
-        if len(known) >= _CACHED_TIMES:
-            known.clear()
-        found = known[moment] = max(_bisect(conn, table, newest, moment) for table in ("versions", "edge_log"))
+    known: dict[float, tuple[int, int]] = getattr(conn, "moments", {})
+    if len(known) >= _CACHED_TIMES:
+        known.clear()
+    read, found = known.get(moment, (0, 0))
+    last = "SELECT max(seq) FROM {} WHERE at <= ? AND seq > ?"
+    both = f"SELECT ({last.format('versions')}), ({last.format('edge_log')})"
+    found = max(found, *(seq or 0 for seq in conn.execute(both, (moment, read) * 2).fetchone()))
+    known[moment] = int(newest), found
     return found
-
-
-def _bisect(conn: sqlite3.Connection, table: str, newest: int, moment: float) -> int:
-    query = f"SELECT seq, at FROM {table} WHERE seq > ? ORDER BY seq LIMIT 1"
-    low, high = 0, newest
-    while low < high:  # entries up to `low` are in the view, entries after `high` are not
-        middle = (low + high) // 2
-        row = conn.execute(query, (middle,)).fetchone()
-        if row is None or row[0] > high or row[1] > moment:
-            high = middle
-        else:
-            low = row[0]
-    return low
 
 
 # --- memories
@@ -182,11 +174,11 @@ def next_expiry(conn: sqlite3.Connection, namespace: str | None, /) -> float | N
     return None if row[0] is None else float(row[0])
 
 
-def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bool) -> list[str]:
-    """The ids of memories that have expired: those that are not deleted, or all that are not erased."""
-    condition = "live" if live else "body IS NOT NULL"
+def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, since: int | None = None) -> list[str]:
+    """The ids of memories that have expired: those that are not deleted, or (`since`) were so after this number."""
+    condition, after = ("live", ()) if since is None else ("body IS NOT NULL AND (live OR seq > ?)", (since,))
     sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
-    return [row[0] for row in conn.execute(sql, (namespace, now))]
+    return [row[0] for row in conn.execute(sql, (namespace, now, *after))]
 
 
 def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
@@ -371,6 +363,13 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
 
 
+def fingerprint(conn: Any, seq: int, /) -> str | None:
+    """A digest of the change with this number: its time, and the memory or the link; None when there is none."""
+    row = conn.execute("SELECT at, mem, op FROM versions WHERE seq = ?", (seq,)).fetchone()
+    row = row or conn.execute("SELECT at, a, b FROM edge_log WHERE seq = ?", (seq,)).fetchone()
+    return None if row is None else hashlib.blake2b(repr(tuple(row)).encode(), digest_size=16).hexdigest()
+
+
 def last_erase(conn: Any, namespace: str, /) -> int:
     """The seq of the newest erasure in a namespace; 0 for none."""
     own = "(SELECT m.namespace FROM memories m WHERE m.mem = v.mem) = ?"  # a join would begin with all memories
@@ -380,7 +379,8 @@ def last_erase(conn: Any, namespace: str, /) -> int:
 
 def view_version(conn: Any, view: View, /) -> tuple[int, int]:
     """A value that changes when the contents of a view of the past change: its last seq and the newest erasure."""
-    return scope(conn, view).limit or last_seq(conn), last_erase(conn, view.namespace)
+    limit = scope(conn, view).limit
+    return last_seq(conn) if limit is None else limit, last_erase(conn, view.namespace)
 
 
 # --- settings and snapshots of indexes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,12 +13,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Change, Embed, Progress, Version, View
+from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql import read, transfer, write
-from hybridmem.stores.sql.log import Log
+from hybridmem.stores.sql.log import MAX_SKEW, Log
 from hybridmem.stores.sql.validation import (
     check_namespace,
     check_restore,
@@ -24,6 +26,7 @@ from hybridmem.stores.sql.validation import (
     checked_batch,
     checked_edges,
     checked_ids,
+    clock_seconds,
     epoch_seconds,
 )
 
@@ -34,18 +37,49 @@ PAGE = 500
 _CACHED_FILTERS = 8
 _LAST_SEQ = 2**62
 _Key = tuple[View, Condition, int]
+logger = logging.getLogger("hybridmem")
 _list = list  # `SQLStore.list` hides the builtin inside the class
 S = TypeVar("S", bound="SQLStore")
 T = TypeVar("T")
 
 
+def _ahead(seconds: float) -> str:
+    return f"a write is recorded {seconds:.0f} seconds ahead of this clock: one of the clocks is wrong"
+
+
 class SQLStore(ABC):
     """The store protocol over the tables of `memories`, `versions`, `bodies`, `vectors`, `edges` and `snapshots`."""
 
-    def __init__(self, *, streams: bool = True) -> None:
+    path: str
+
+    def __init__(self, *, clock: Callable[[], float], streams: bool = True) -> None:
         """`streams`: a connection may stay in use while the caller consumes what it reads."""
+        self._clock = clock
+        self._recorded = -math.inf
+        self._clock_reported = False
         self._streams = streams
         self._filter_ids: dict[_Key, frozenset[str]] = {}
+
+    # --- the clock
+
+    def _times(self) -> tuple[float, float]:
+        """The clock, and the time to record: that of this store's last write if the clock was set back since.
+
+        Times of other writers do not matter: one of their clocks may be wrong.
+        """
+        now = clock_seconds(self._clock)
+        self._recorded = max(now, self._recorded)
+        return now, self._recorded
+
+    def _report_clock(self, now: float, newest: float) -> None:
+        """Warn once when another writer has recorded a time far ahead of this clock."""
+        if newest - now > MAX_SKEW and not self._clock_reported:
+            self._clock_reported = True
+            logger.warning("%s: %s", self.path, _ahead(newest - now))
+
+    def _clock_problems(self, conn: Any) -> _list[str]:
+        ahead = conn.execute("SELECT at FROM state").fetchone()[0] - clock_seconds(self._clock)
+        return [_ahead(ahead)] if ahead > MAX_SKEW else []
 
     @abstractmethod
     def _read(self, work: Callable[[Any], T], /) -> T:
@@ -60,8 +94,11 @@ class SQLStore(ABC):
         """A write transaction and its `Log`, for one namespace or (None) for all of them."""
 
     @abstractmethod
-    def _side_tables(self, name: str, /) -> AbstractContextManager[Any]:
-        """A write transaction for the setting or snapshot `name`, which is not part of the log."""
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> AbstractContextManager[Any]:
+        """A write transaction for the setting or snapshot `name`, which is not part of the log.
+
+        With `alone` it waits for all other writers.
+        """
 
     @abstractmethod
     def _sql(self, condition: Condition, view: View, /) -> SQL:
@@ -86,6 +123,7 @@ class SQLStore(ABC):
         strict: bool = True,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
+        check_embedder: CheckEmbedder | None = None,
     ) -> _list[str]:
         """Add or update (same id) memories, all or none of them; returns their ids.
 
@@ -98,7 +136,12 @@ class SQLStore(ABC):
         the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
         """
         batch = checked_batch(
-            memories, namespace=namespace, vectors=vectors, base=base, unless_duplicate=unless_duplicate
+            memories,
+            namespace=namespace,
+            vectors=vectors,
+            base=base,
+            unless_duplicate=unless_duplicate,
+            check_embedder=check_embedder,
         )
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
@@ -140,12 +183,12 @@ class SQLStore(ABC):
     def expire(self, *, now: float, namespace: str = "") -> int:
         """Delete the memories whose `expires_at` has passed; returns how many."""
         with self._log(namespace) as log:
-            return write.delete(log, read.expired(log.conn, namespace, now, live=True), namespace=namespace)
+            return write.delete(log, read.expired(log.conn, namespace, now), namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired memories that are not erased, whether or not they are deleted."""
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
         check_namespace(namespace)
-        return self._read(lambda conn: read.expired(conn, namespace, now, live=False))
+        return self._read(lambda conn: read.expired(conn, namespace, now, since=since))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
@@ -178,7 +221,9 @@ class SQLStore(ABC):
         with self._log(namespace) as log:
             return write.decay(log, namespace=namespace, now=log.now if moment is None else moment)
 
-    def set_vectors(self, vectors: Mapping[str, Any], /, *, namespace: str = "") -> None:
+    def set_vectors(
+        self, vectors: Mapping[str, Any], /, *, namespace: str = "", check_embedder: CheckEmbedder | None = None
+    ) -> None:
         """Replace the vectors of memories, as re-embedding does."""
         if not isinstance(vectors, Mapping):
             validation.refuse("vectors", vectors, "a mapping from ids to vectors")
@@ -186,7 +231,7 @@ class SQLStore(ABC):
             validation.text("id", id_, "a str")
         self._expect_vectors()
         with self._log(namespace) as log:
-            write.set_vectors(log, vectors, namespace=namespace)
+            write.set_vectors(log, vectors, namespace=namespace, check_embedder=check_embedder)
 
     # --- reading
 
@@ -311,25 +356,35 @@ class SQLStore(ABC):
                 return
         yield from first  # the usual few changes: the connection is free before the caller looks at them
 
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number, for indexes stored elsewhere; None when the log does not have it."""
+        return self._read(lambda conn: read.fingerprint(conn, seq))
+
     # --- settings and snapshots of indexes
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the indexes of a namespace: they are built again from the log."""
+        check_namespace(namespace)
+        with self._side_tables("snapshots") as conn:
+            write.drop_snapshots(conn, namespace)
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""
         (stored,) = checked_ids([key])
         return self._read(lambda conn: read.get_meta(conn, stored))
 
-    def set_meta(self, key: str, value: str, /) -> None:
-        """Store a setting beside the memories."""
-        stored = checked_ids([key, value])
-        with self._side_tables(key) as conn:
-            write.set_meta(conn, *stored)
+    def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
+        """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
+        (name,) = checked_ids([key])
+        with self._side_tables(key, alone=callable(value)) as conn:
+            text = value(read.get_meta(conn, name)) if callable(value) else value
+            write.set_meta(conn, name, *checked_ids([text]))
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """The last saved state of an index and its watermark."""
         check_namespace(namespace)
         (name,) = checked_ids([index])
-        with self.snapshot() as conn:
-            return read.load_snapshot(conn, name, namespace)
+        return self._read(lambda conn: read.load_snapshot(conn, name, namespace))
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
         """Replace the saved state of an index in one transaction.

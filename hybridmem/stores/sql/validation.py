@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from hybridmem.core import validation
-from hybridmem.core.protocols import Embed, View
+from hybridmem.core.protocols import CheckEmbedder, Embed, View
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.core.validation import clean
@@ -67,6 +67,7 @@ class Batch(NamedTuple):
     """The memories as the caller read them; empty: not given."""
     unless_duplicate: bool = False
     """Do not write a memory whose normalized text and thread are already stored."""
+    check_embedder: CheckEmbedder | None = None
 
 
 def checked_batch(
@@ -77,6 +78,7 @@ def checked_batch(
     vectors: Sequence[Any] | Embed | None = None,
     base: Sequence[Memory] | None = None,
     unless_duplicate: bool = False,
+    check_embedder: CheckEmbedder | None = None,
 ) -> Batch:
     """The arguments of `put`, validated before a lock is taken; a function for vectors is called."""
     check_namespace(namespace)
@@ -90,7 +92,7 @@ def checked_batch(
         vectors = validation.listed("vectors", vectors, "vectors, one for each memory")
         if len(vectors) != len(new):
             raise ConfigError(f"put got {len(new)} memories but {len(vectors)} vectors: one each, or None")
-    return Batch(namespace, new, vectors, old, unless_duplicate)
+    return Batch(namespace, new, vectors, old, unless_duplicate, check_embedder)
 
 
 def check_restore(rows: Any, progress: Any, /) -> None:

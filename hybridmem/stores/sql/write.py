@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hybridmem.core.protocols import Progress, View, WriteConflict
+from hybridmem.core.protocols import CheckEmbedder, Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, NotFoundError
@@ -52,6 +52,7 @@ def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
 
 def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, strict: bool = True) -> list[str]:
     """Add or update the memories of a `put`, or raise WriteConflict; returns their ids or those of duplicates."""
+    _check_embedder(log, batch.check_embedder)
     ids = assign_ids(batch.memories, now=log.now)
     for old in batch.base:
         now = read.get(log.conn, View(batch.namespace, superseded=True), [old.id]).get(old.id)
@@ -189,7 +190,7 @@ def erase(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
         log.unlink_all(namespace, head.id)
         log.record(wipe(log, head), ERASE)
     if heads:  # snapshots of indexes contain words of the erased texts
-        log.conn.execute("DELETE FROM snapshots WHERE namespace = ?", (namespace,))
+        drop_snapshots(log.conn, namespace)
     return len(heads)
 
 
@@ -208,8 +209,16 @@ def wipe(log: Log, head: Head, /) -> Head:
     return Head(head.mem, head.namespace, head.id)
 
 
-def set_vectors(log: Log, vectors: Mapping[str, Any], /, *, namespace: str) -> None:
+def _check_embedder(log: Log, check: CheckEmbedder | None) -> None:
+    if check is not None:
+        check(read.get_meta(log.conn, "embedder"))
+
+
+def set_vectors(
+    log: Log, vectors: Mapping[str, Any], /, *, namespace: str, check_embedder: CheckEmbedder | None = None
+) -> None:
     """Set the vectors of memories; None removes one. Ids that do not exist are ignored."""
+    _check_embedder(log, check_embedder)
     items = iter(vectors.items())
     while chunk := dict(islice(items, _CHUNK)):
         heads = log.heads(namespace, chunk)
@@ -301,6 +310,11 @@ def unlink(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> int:
 def set_meta(conn: Any, key: str, value: str, /) -> None:
     """Store a setting."""
     conn.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value))
+
+
+def drop_snapshots(conn: Any, namespace: str, /) -> None:
+    """Delete the saved states of the indexes of a namespace."""
+    conn.execute("DELETE FROM snapshots WHERE namespace = ? AND name <> 'swept'", (namespace,))
 
 
 def save_snapshot(conn: Any, name: str, namespace: str, watermark: int, blob: bytes, /) -> None:

@@ -37,7 +37,7 @@ class Connection(sqlite3.Connection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.moments: dict[float, int] = {}
+        self.moments: dict[float, tuple[int, int]] = {}
         self.identity: FileIdentity | None = None
         """The file that is open; None for ":memory:"."""
 

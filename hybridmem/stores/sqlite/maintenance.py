@@ -70,8 +70,9 @@ _INVARIANTS = (
         "OR (entities IS NOT NULL AND NOT json_valid(entities)) OR (metadata IS NOT NULL AND NOT json_valid(metadata))",
     ),
     _Invariant(
-        "the recorded time of version {0} is before that of an earlier one",
-        "SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) WHERE at < earlier",
+        "the recorded time of version {0} is before that of an earlier one by {1:.0f} seconds: a clock was wrong",
+        "SELECT seq, earlier - at FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS earlier FROM versions) "
+        "WHERE earlier - at > 60",  # MAX_SKEW
     ),
     _Invariant(
         "the counter is at {0}, but the log continues to {1}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from hybridmem.filters.sql import SQL, to_sql
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
-from hybridmem.stores.sql.validation import check_namespace, check_view, clock_seconds
+from hybridmem.stores.sql.validation import check_namespace, check_view
 from hybridmem.stores.sqlite import maintenance
 from hybridmem.stores.sqlite.connection import Pool, Synchronous
 from hybridmem.stores.sqlite.errors import SQLITE_ERRORS, explain, translated
@@ -27,8 +26,6 @@ from hybridmem.stores.sqlite.errors import SQLITE_ERRORS, explain, translated
 __all__ = ["SQLiteStore"]
 
 T = TypeVar("T")
-logger = logging.getLogger("hybridmem")
-_MAX_SKEW = 60.0
 
 
 class SQLiteStore(SQLStore):
@@ -55,10 +52,8 @@ class SQLiteStore(SQLStore):
         name = validation.file_path("path", path, "the name of a file, or ':memory:'")
         self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
-        self._clock = clock
-        self._clock_reported = False
         self.pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
-        super().__init__(streams=not self.pool.in_memory)  # ":memory:" has one connection for everybody
+        super().__init__(clock=clock, streams=not self.pool.in_memory)  # ":memory:" has one connection for everybody
 
     # --- connections and transactions
 
@@ -78,25 +73,14 @@ class SQLiteStore(SQLStore):
     def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
         """A write transaction and its log."""
         with translated(self.path), self.pool.write() as conn:
-            now = clock_seconds(self._clock)
-            log = Log(conn, now=now)
-            self._report_clock(now, log.at)
+            now, at = self._times()
+            log = Log(conn, now=now, at=at)
+            self._report_clock(now, log.newest)
             yield log
             log.finish()
 
-    def _report_clock(self, now: float, recorded: float) -> None:
-        """Warn once when another process with a clock far ahead has written: recorded times never decrease."""
-        if recorded - now > _MAX_SKEW and not self._clock_reported:
-            self._clock_reported = True
-            logger.warning(
-                "the newest write of %s is recorded %.0f seconds ahead of this clock: one of the clocks is wrong, and "
-                "`as_of` uses the time of that write for later ones",
-                self.path,
-                recorded - now,
-            )
-
     @contextmanager
-    def _side_tables(self, name: str, /) -> Iterator[Any]:  # noqa: ARG002
+    def _side_tables(self, name: str, /, *, alone: bool = False) -> Iterator[Any]:  # noqa: ARG002
         with translated(self.path), self.pool.write() as conn:
             yield conn
 
@@ -136,7 +120,7 @@ class SQLiteStore(SQLStore):
     def check(self) -> list[str]:
         """The problems of the file, one sentence each; empty when there are none."""
         with self.snapshot() as conn:
-            return maintenance.check(conn)
+            return [*maintenance.check(conn), *self._clock_problems(conn)]
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the store to another file while it is in use; the copy appears complete or not at all."""
