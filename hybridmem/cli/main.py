@@ -64,7 +64,7 @@ _hybridmem() {{
 complete -o filenames -F _hybridmem hybridmem
 """
 _ZSH = """\
-(( $+functions[compdef] )) || { autoload -U compinit && compinit; }
+(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }
 autoload -U +X bashcompinit && bashcompinit
 """
 _COMPLETION = """\

@@ -124,8 +124,8 @@ class Store(Protocol):
         """Delete the memories whose `expires_at` has passed; return how many."""
         ...
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired memories that are not erased, whether or not they are deleted."""
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
         ...
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None: ...
@@ -176,6 +176,7 @@ class Store(Protocol):
         ...
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None: ...
+    def drop_snapshots(self, *, namespace: str = "") -> None: ...
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None: ...
 
     # --- upkeep
@@ -246,6 +247,14 @@ class SearchView(Protocol):
 
     def refresh(self) -> None:
         """Catch up with the store: the next search sees every write acknowledged before this call."""
+        ...
+
+    def next_expiry(self) -> float | None:
+        """The earliest expiry of a memory at the last `refresh`; None: the store has to be asked."""
+        ...
+
+    def version(self) -> int:
+        """A number that grows with every change that `refresh` has seen."""
         ...
 
     def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
@@ -395,11 +404,23 @@ class SupportsVectorLoading(Protocol):
 
 
 @runtime_checkable
+class SupportsFingerprints(Protocol):
+    """A Store that can tell two histories apart, for indexes that are stored elsewhere."""
+
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number: when and to what; None when the log does not have it."""
+        ...
+
+
+@runtime_checkable
 class ExternalIndex(Protocol):
     """An index with storage of its own, such as a Chroma folder."""
 
-    def reset_if_ahead(self, last_seq: int, /) -> bool:
-        """Empty the index when its watermark is above `last_seq` (an older store was restored); True if emptied."""
+    def reset_if_foreign(self, fingerprint: Callable[[int], str | None], /) -> bool:
+        """Empty the index when it was filled from another history (an older store was restored); True if emptied.
+
+        `fingerprint` gives that of the change with a number in the store's log, None when there is none.
+        """
         ...
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
 from hybridmem.indexes.graph.activation import Links
 
-__all__ = ["SAMPLE", "baseline_of", "candidates"]
+__all__ = ["SAMPLE", "WINDOW", "baseline_of", "candidates"]
 
 SAMPLE = 128
 """The cosines of this many memories tell how similar an unrelated memory is."""
@@ -21,7 +21,7 @@ MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
 MENTIONED = 30
 """At most this many memories that no arm found join the pool because a text mentions them: those of the best texts."""
-_WINDOW = 2
+WINDOW = 2
 """A window has this many turns before and after a memory."""
 
 
@@ -77,7 +77,7 @@ def candidates(
     more = _new_ids(chain.from_iterable(threads.around(best[:seeds], hops)), ids, query.allowed)
     more += _new_ids((target for _, target, _, _ in links), [*ids, *more], query.allowed)[:MENTIONED]
     ids += more
-    around = threads.around(ids, _WINDOW)
+    around = threads.around(ids, WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
     separate = all(alone)
     single, together = ([], []) if separate else bm25.windows(query.text, ids, around)

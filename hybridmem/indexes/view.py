@@ -20,6 +20,7 @@ from hybridmem.core.protocols import (
     Change,
     ExternalIndex,
     Store,
+    SupportsFingerprints,
     SupportsVectorLoading,
     View,
 )
@@ -118,6 +119,14 @@ class LocalView:
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
             self._applied = newest
 
+    def next_expiry(self) -> float | None:
+        """None: the store has to be asked."""
+        return None
+
+    def version(self) -> int:
+        """The number of the newest change of the store that was seen."""
+        return self._applied
+
     def _open(self) -> int:
         """Load the saved snapshots; return the seq after which changes must still be applied.
 
@@ -128,8 +137,8 @@ class LocalView:
             return 0
         own_vectors = self._settings.make_vectors is not None
         if own_vectors and self._vector is not None:  # it stores its own watermark
-            if isinstance(self._vector, ExternalIndex):
-                self._vector.reset_if_ahead(self._store.last_seq())
+            if isinstance(self._vector, ExternalIndex) and isinstance(self._store, SupportsFingerprints):
+                self._vector.reset_if_foreign(self._store.fingerprint)
             self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None

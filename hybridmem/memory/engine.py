@@ -86,7 +86,7 @@ class Engine:
         """Duration of a whole search."""
         self._lock = guard(threading.Lock())
         self._closed = False
-        self._checked_seq = -1
+        self._checked_seq: dict[str | None, int] = {}
         self.check_embedder()
 
     # --- the recorded embedder
@@ -100,11 +100,11 @@ class Engine:
                 self.reindex(None)
         keep_embedded(self.store, lambda: self.embedder)
 
-    def _check_generation(self, seq: int) -> None:
+    def _check_generation(self, seq: int, namespace: str | None = None) -> None:
         """Raise EmbeddingError when another process has embedded the store with another embedder; `seq`: its newest."""
-        if self.embedder is not None and seq != self._checked_seq:
+        if self.embedder is not None and seq != self._checked_seq.get(namespace):
             check_recorded(self.store.get_meta("embedder"), self.embedder)
-            self._checked_seq = seq
+            self._checked_seq[namespace] = seq
 
     def over(self, store: Any, /) -> Engine:
         """An engine with the same settings over another store, with indexes in this process."""
@@ -116,12 +116,22 @@ class Engine:
     def search_view(self, view: View) -> SearchView:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
         if view.as_of is None:
-            self._check_generation(self.expiry.apply(view.namespace))
-            return self._refreshed(self._views, view, view)
-        self._check_generation(self.store.last_seq())
-        return self._refreshed(self._as_of_views, (view, self._view_version(view)), view)
+            found = self._kept(self._views, view, view)
+            if found.next_expiry() is None:
+                self._check_generation(self.expiry.apply(view.namespace))
+            else:  # one statement of the server reads the expiry and the version of the namespace
+                found.refresh()
+                self.expiry.apply_from(view.namespace, found.next_expiry())
+                self._check_generation(found.version(), view.namespace)
+                if not self.expiry.is_due(found.next_expiry()):
+                    return found
+        else:
+            self._check_generation(self.store.last_seq())
+            found = self._kept(self._as_of_views, (view, self._view_version(view)), view)
+        found.refresh()
+        return found
 
-    def _refreshed(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
+    def _kept(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
         with self._lock:
             found = kept.pop(key, None) or self._make_view(self.store, view, self.settings)
             kept[key] = found
@@ -130,7 +140,6 @@ class Engine:
             unused = [self._views.pop(next(iter(self._views))) for _ in range(len(self._views) - VIEWS)]
         for view_ in unused:  # not closed: another thread may still search it
             view_.save()
-        found.refresh()
         return found
 
     def _view_version(self, view: View) -> Any:
@@ -367,6 +376,7 @@ class Engine:
             self.embedder, self.settings = model, self.settings._replace(vectors=True)
         self.drop_views()
         for name in self.store.namespaces():
+            self.store.drop_snapshots(namespace=name)
             self.search_view(View(name)).save()
 
     def health(self, questions: Iterable[Question], *, k: int, recipe: Fusion) -> Health:

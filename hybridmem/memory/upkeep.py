@@ -186,17 +186,25 @@ class Expiry:
 
         A store that cannot be written to keeps it until it can.
         """
-        now, seq = self._clock(), self._store.last_seq()
+        seq = self._store.last_seq()
         check = self._checks.get(namespace)
         if check is None or check.seq != seq:
             earliest = self._store.next_expiry(namespace=namespace)
             check = _Check(seq, math.inf if earliest is None else earliest)
             with self._lock:
                 self._checks[namespace] = check
-        if check.earliest > now:
-            return seq
+        self.apply_from(namespace, check.earliest)
+        return seq
+
+    def is_due(self, earliest: float | None, /) -> bool:
+        """Whether a memory with this expiry has expired."""
+        return earliest is not None and earliest <= self._clock()
+
+    def apply_from(self, namespace: str, earliest: float | None, /) -> None:
+        """The same, where the earliest expiry is known."""
+        if not self.is_due(earliest):
+            return
         try:
-            self._store.expire(now=now, namespace=namespace)
+            self._store.expire(now=self._clock(), namespace=namespace)
         except StoreError as error:
             log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
-        return seq

@@ -330,16 +330,20 @@ class MemoryWriting:
         return self.store.delete(sorted(self.store.ids(view=View(name, superseded=True))), namespace=name)
 
     def sweep(self, *, erase: bool = False) -> int:
-        """Remove expired memories from the store, with `erase` also from the history; return how many there were.
+        """Remove expired memories from the store, with `erase` also from the history; return how many were removed.
 
         Searches ignore expired memories without it. A sweep removes their notes from a Markdown folder, and with
         `erase` their texts from the file.
         """
         validation.flag("erase", erase)
-        ids = self.store.expired(now=self._engine.clock(), namespace=self._namespace)
+        now, name = self._engine.clock(), self._namespace
         if erase:
-            return self.store.erase(ids, namespace=self._namespace)
-        self.store.delete(ids, namespace=self._namespace)
+            return self.store.erase(self.store.expired(now=now, namespace=name), namespace=name)
+        swept = self.store.load_snapshot("swept", namespace=name)  # the number of the log at the last sweep
+        ids = self.store.expired(now=now, namespace=name, since=0 if swept is None else swept[0])
+        if ids:
+            self.store.delete(ids, namespace=name)
+            self.store.save_snapshot("swept", self.store.last_seq(), b"-", namespace=name)
         return len(ids)
 
     def link(self, a: str, b: str, /, relation: str = "related", weight: float = 1.0) -> None:

@@ -159,6 +159,9 @@ class SpanningStore:
         """A setting of the store."""
         return self._store.get_meta(key)
 
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Does nothing: no snapshots are kept."""
+
     def load_snapshot(self, _index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:  # noqa: ARG002
         """There is none."""
         return None

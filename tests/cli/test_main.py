@@ -378,7 +378,7 @@ def completed_by_zsh(script, line):
     """What an interactive zsh writes on its terminal after the line and a tab."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execlp("zsh", "zsh", "-f", "-i")
+        os.execlpe("zsh", "zsh", "-f", "-i", {**os.environ, "ZDOTDIR": str(script.parent)})
     try:
         os.write(terminal, f"PS1=; source {script}; echo sour''ced\n".encode())
         seen, sent, until = b"", False, time.monotonic() + 20

@@ -49,3 +49,11 @@ def test_the_page_of_the_fusion_names_every_slot_in_order():
     assert line.split(" → ") == ["arms", gate, "merge", *others]
     for slot in SLOTS:
         assert all(f"`{kind.__name__}(" in text for kind in slot.types)
+
+
+def test_contributing_names_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    walks = text[text.index("## One query") : text.index("## Where a change goes")]
+    named = set(re.findall(r"`([\w/]+\.py)`", walks))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / "hybridmem" / name).is_file()] == []

@@ -767,3 +767,21 @@ def test_a_conversation_is_searched_without_the_words_arm():
         memory.add_many([Memory("a cat?", id="a", thread="t"), Memory("on the sofa", id="b", thread="t")])
         recipe = replace(memory.recipe, weights={"bm25": 0.0, "vector": 1.0})
         assert memory.search("cat", recipe=recipe)[0].id == "a"
+
+
+def test_reindex_builds_a_snapshot_again_that_is_whole_but_wrong(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(tmp_path / "other.db", embedder=None) as other:
+        other.add_many([{"text": f"dog {n}", "id": f"m{n}"} for n in range(3)])
+        assert len(other.search("dog")) == 3
+    with HybridMemory(path, embedder=None) as memory:
+        memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(3)])
+        assert len(memory.search("cat")) == 3
+    with HybridMemory(tmp_path / "other.db", embedder=None) as other, HybridMemory(path, embedder=None) as memory:
+        for name in ("bm25", "names", "entries"):
+            memory.store.save_snapshot(name, *other.store.load_snapshot(name))
+        assert memory.search("cat") == []
+        memory.reindex()
+        assert len(memory.search("cat")) == 3
+    with HybridMemory(path, embedder=None) as memory:
+        assert len(memory.search("cat")) == 3

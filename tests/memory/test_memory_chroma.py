@@ -64,3 +64,24 @@ def test_chroma_answers_like_the_exact_index_and_heals(tmp_path):
 def test_other_places_are_refused(vectors):
     with pytest.raises(ConfigError, match="vectors = "):
         HybridMemory(":memory:", embedder=toy, vectors=vectors)
+
+
+def test_an_older_store_restored_and_written_on_is_noticed(tmp_path):
+    """The restored store soon has as many changes as the collection has seen, but others."""
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        memory.add_many([Memory(f"old {n}", id=f"o{n}") for n in range(5)])
+        memory.backup(tmp_path / "copy.db")
+        memory.add_many([Memory(f"lost {n}", id=f"l{n}") for n in range(5)])
+        assert arm(memory, "lost 3")[0][0] == "l3"
+    shutil.copy(tmp_path / "copy.db", path)
+    with HybridMemory(path, embedder=toy) as memory:
+        memory.add_many([Memory(f"new {n}", id=f"n{n}") for n in range(8)])
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        assert arm(memory, "new 2")[0] == ("n2", 1.0)
+        found = {id_ for id_, _ in arm(memory, "lost 3")}
+        assert not any(id_.startswith("l") for id_ in found)
+        assert len(memory.search_arm("vector", "new", k=20)) == 13
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        memory.add("one more", id="more")
+        assert len(memory.search_arm("vector", "new", k=20)) == 14

@@ -1,5 +1,6 @@
 """Expiry without a sweep: what has expired is in no search, list, count, graph or statistic; the past still has it."""
 
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -108,11 +109,24 @@ def test_sweep_forgets_or_erases(memory, clock):
     assert memory.sweep() == 0
     clock.now = START + 10
     assert memory.sweep() == 1
+    assert memory.sweep() == 0  # each is counted once
     assert len(memory.history("a")) == 2
     assert memory.sweep(erase=True) == 1
     assert memory.history("a") == []
     assert memory.sweep(erase=True) == 0
     assert [m.id for m in memory.list()] == ["b"]
+
+
+def test_a_sweep_counts_what_a_search_has_removed_and_what_expires_again(memory, clock):
+    memory.add("the cat", id="a", ttl=10)
+    clock.now = START + 10
+    assert memory.search("cat") == []
+    assert [memory.sweep(), memory.sweep()] == [1, 0]
+    memory.add("the cat", id="a", ttl=10)
+    memory.add("the dog", id="b", ttl=5)
+    memory.erase("b")
+    clock.now = START + 20
+    assert [memory.sweep(), memory.sweep()] == [1, 0]
 
 
 def test_notes_stay_until_a_sweep(tmp_path, clock):
@@ -138,17 +152,37 @@ def test_what_has_expired():
     assert not has_expired(Memory("x"), START)
 
 
+KINDS = ("sqlite", "markdown", "postgres")
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=KINDS)
+def opener(request, tmp_path_factory):
+    """A function that makes an empty store, and returns a function that opens it again."""
+
+    def empty():
+        folder, number = tmp_path_factory.mktemp("m"), next(_numbers)
+        if request.param == "postgres":
+            path, options = request.getfixturevalue("pg_url"), {"schema": request.getfixturevalue("schema")}
+        else:
+            path, options = folder / "m.db" if request.param == "sqlite" else f"{folder}/notes/", {}
+        namespace = f"n{number}" if request.param == "postgres" else ""
+        return lambda clock: HybridMemory(path, embedder=None, clock=clock, namespace=namespace, **options)
+
+    return empty
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "forget", "wait", "sweep", "reopen"]), st.integers(0, 5), st.integers(1, 9)),
     max_size=12,
 )
 
 
-@settings(max_examples=30)
-@given(steps=STEPS)
-def test_any_sequence_gives_what_a_model_gives(tmp_path_factory, steps):
-    clock, path = Clock(), tmp_path_factory.mktemp("m") / "m.db"
-    memory, model = opened(path, clock), {}
+@settings(max_examples=20)
+@given(steps=STEPS, moment=st.integers(0, 11))
+def test_any_sequence_gives_what_a_model_gives(opener, steps, moment):
+    clock, reopened = Clock(), opener()
+    memory, model, past = reopened(clock), {}, []
     for verb, key, seconds in steps:
         clock.now += 0.25
         if verb == "add":
@@ -161,11 +195,40 @@ def test_any_sequence_gives_what_a_model_gives(tmp_path_factory, steps):
             clock.now += seconds
         elif verb == "sweep":
             memory.sweep()
+            assert memory.sweep() == 0
         else:
             memory.close()
-            memory = opened(path, clock)
+            memory = reopened(clock)
         alive = sorted(key for key, end in model.items() if end > clock.now)
         assert sorted(ids(memory.search("cat", k=10))) == alive
         assert [m.id for m in memory.list()] == alive
+        past.append((clock.now, alive))
+    clock.now += 20
+    for at, alive in past[moment : moment + 1]:
+        assert sorted(ids(memory.search("cat", k=10, as_of=at))) == alive
     assert memory.check() == []
     memory.close()
+
+
+TEXTS = st.sampled_from(["a cat", "A  Cat", "a dog"])
+ADDS = st.lists(st.tuples(st.sampled_from(["keep", "skip", "merge"]), TEXTS, st.sampled_from(["t", None])), max_size=8)
+
+
+@settings(max_examples=20)
+@given(adds=ADDS)
+def test_duplicates_are_kept_skipped_or_merged_on_every_store(opener, adds):
+    """The model: for each text (without case and spaces) and thread, the ids that are stored."""
+    clock, model, number = Clock(), {}, 0
+    with opener()(clock) as memory:
+        for mode, text, thread in adds:
+            clock.now += 1
+            stored = model.setdefault((" ".join(text.casefold().split()), thread), [])
+            id_ = memory.add(text, id=f"m{number}", thread=thread, tags=(f"g{number}",), on_duplicate=mode)
+            if mode == "keep" or not stored:
+                stored.append(f"m{number}")
+                assert id_ == f"m{number}"
+            else:
+                assert id_ in stored
+                assert (f"g{number}" in memory.get(id_).tags) == (mode == "merge")
+            number += 1
+        assert sorted(m.id for m in memory.list()) == sorted(id_ for ids_ in model.values() for id_ in ids_)

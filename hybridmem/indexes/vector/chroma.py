@@ -107,6 +107,8 @@ def translated(what: str) -> Iterator[None]:
 
 
 _MARK, _COUNT, _WHO = "hybridmem:watermark", "hybridmem:count", "hybridmem:identity"
+_CHANGE = "hybridmem:change"
+"""The fingerprint of the change at the watermark."""
 HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
 _BATCH = 2000
 _MAX_ID_FILTER = 10_000  # above this many allowed ids, the unfiltered top is searched first
@@ -148,6 +150,7 @@ class ChromaIndex:
         self._process = os.getpid()
         self._raw_collection = collection if collection is not None else self._opened(self._client)
         self._cached_ids: set[str] | None = None
+        self._fingerprint: Callable[[int], str | None] | None = None
         self.watermark = 0
         if not self._intact():
             self.reset()
@@ -205,16 +208,25 @@ class ChromaIndex:
             self.watermark, self._cached_ids = 0, set()
             self._save_watermark()
 
-    def reset_if_ahead(self, last_seq: int, /) -> bool:
-        """Empty the collection when it is ahead of its store (an older copy was restored); True when emptied."""
-        ahead = self.watermark > last_seq
-        if ahead:
+    def reset_if_foreign(self, fingerprint: Callable[[int], str | None], /) -> bool:
+        """Empty the collection when it was filled from another history of its store; True when emptied.
+
+        After an older copy of the store was restored, the change at the watermark is missing or another one, even when
+        the store has since been written to beyond the watermark.
+        """
+        self._fingerprint = fingerprint
+        if not self.watermark:
+            return False
+        present, saved = fingerprint(self.watermark), (self._collection.metadata or {}).get(_CHANGE)
+        foreign = present is None or saved not in (None, "", present)
+        if foreign:
             self.reset()
-        return ahead
+        return foreign
 
     def _save_watermark(self) -> None:
         kept = {key: value for key, value in (self._collection.metadata or {}).items() if not key.startswith("hnsw:")}
-        mark = {_MARK: self.watermark, _COUNT: self._collection.count(), _WHO: self._identity}
+        change = self._fingerprint(self.watermark) if self._fingerprint is not None else None
+        mark = {_MARK: self.watermark, _COUNT: self._collection.count(), _WHO: self._identity, _CHANGE: change or ""}
         self._collection.modify(metadata=kept | mark)
 
     # --- writing

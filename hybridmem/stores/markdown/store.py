@@ -168,9 +168,9 @@ class MarkdownStore:
         """Delete expired memories from the index; their notes stay until they are deleted or erased."""
         return self.index.expire(now=now, namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired notes."""
-        return self.index.expired(now=now, namespace=namespace)
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired notes: live, or deleted after the number `since` of the log."""
+        return self.index.expired(now=now, namespace=namespace, since=since)
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories; the note of the first one lists the link."""
@@ -289,6 +289,14 @@ class MarkdownStore:
     def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
         """Store a setting in the index; a function computes it from the stored one, in one transaction."""
         self.index.set_meta(key, value)
+
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number; None when the log does not have it."""
+        return self.index.fingerprint(seq)
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the search indexes of a namespace."""
+        self.index.drop_snapshots(namespace=namespace)
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """A search index's last saved state."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -173,11 +174,11 @@ def next_expiry(conn: sqlite3.Connection, namespace: str | None, /) -> float | N
     return None if row[0] is None else float(row[0])
 
 
-def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, live: bool) -> list[str]:
-    """The ids of memories that have expired: those that are not deleted, or all that are not erased."""
-    condition = "live" if live else "body IS NOT NULL"
+def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, since: int | None = None) -> list[str]:
+    """The ids of memories that have expired: those that are not deleted, or (`since`) were so after this number."""
+    condition, after = ("live", ()) if since is None else ("body IS NOT NULL AND (live OR seq > ?)", (since,))
     sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
-    return [row[0] for row in conn.execute(sql, (namespace, now))]
+    return [row[0] for row in conn.execute(sql, (namespace, now, *after))]
 
 
 def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
@@ -360,6 +361,13 @@ def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str
         (since, upto, namespace),
     )
     return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+
+
+def fingerprint(conn: Any, seq: int, /) -> str | None:
+    """A digest of the change with this number: its time, and the memory or the link; None when there is none."""
+    row = conn.execute("SELECT at, mem, op FROM versions WHERE seq = ?", (seq,)).fetchone()
+    row = row or conn.execute("SELECT at, a, b FROM edge_log WHERE seq = ?", (seq,)).fetchone()
+    return None if row is None else hashlib.blake2b(repr(tuple(row)).encode(), digest_size=16).hexdigest()
 
 
 def last_erase(conn: Any, namespace: str, /) -> int:

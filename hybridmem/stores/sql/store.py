@@ -183,12 +183,12 @@ class SQLStore(ABC):
     def expire(self, *, now: float, namespace: str = "") -> int:
         """Delete the memories whose `expires_at` has passed; returns how many."""
         with self._log(namespace) as log:
-            return write.delete(log, read.expired(log.conn, namespace, now, live=True), namespace=namespace)
+            return write.delete(log, read.expired(log.conn, namespace, now), namespace=namespace)
 
-    def expired(self, *, now: float, namespace: str = "") -> _list[str]:
-        """The ids of expired memories that are not erased, whether or not they are deleted."""
+    def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
+        """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
         check_namespace(namespace)
-        return self._read(lambda conn: read.expired(conn, namespace, now, live=False))
+        return self._read(lambda conn: read.expired(conn, namespace, now, since=since))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
@@ -356,7 +356,17 @@ class SQLStore(ABC):
                 return
         yield from first  # the usual few changes: the connection is free before the caller looks at them
 
+    def fingerprint(self, seq: int, /) -> str | None:
+        """A digest of the change with this number, for indexes stored elsewhere; None when the log does not have it."""
+        return self._read(lambda conn: read.fingerprint(conn, seq))
+
     # --- settings and snapshots of indexes
+
+    def drop_snapshots(self, *, namespace: str = "") -> None:
+        """Delete the saved states of the indexes of a namespace: they are built again from the log."""
+        check_namespace(namespace)
+        with self._side_tables("snapshots") as conn:
+            write.drop_snapshots(conn, namespace)
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""

@@ -190,7 +190,7 @@ def erase(log: Log, ids: Sequence[str], /, *, namespace: str) -> int:
         log.unlink_all(namespace, head.id)
         log.record(wipe(log, head), ERASE)
     if heads:  # snapshots of indexes contain words of the erased texts
-        log.conn.execute("DELETE FROM snapshots WHERE namespace = ?", (namespace,))
+        drop_snapshots(log.conn, namespace)
     return len(heads)
 
 
@@ -310,6 +310,11 @@ def unlink(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> int:
 def set_meta(conn: Any, key: str, value: str, /) -> None:
     """Store a setting."""
     conn.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value))
+
+
+def drop_snapshots(conn: Any, namespace: str, /) -> None:
+    """Delete the saved states of the indexes of a namespace."""
+    conn.execute("DELETE FROM snapshots WHERE namespace = ? AND name <> 'swept'", (namespace,))
 
 
 def save_snapshot(conn: Any, name: str, namespace: str, watermark: int, blob: bytes, /) -> None:

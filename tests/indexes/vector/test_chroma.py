@@ -298,8 +298,8 @@ def test_a_memory_reindexed_by_another_model_fills_chroma_again(tmp_path):
 def test_a_collection_ahead_of_its_store_is_filled_again(opened):
     index = opened()
     index.apply(log_of(rows_of(10)))
-    assert index.reset_if_ahead(10) is False
-    assert index.reset_if_ahead(7) is True
+    assert index.reset_if_foreign(lambda seq: f"change {seq}") is False
+    assert index.reset_if_foreign(lambda seq: f"change {seq}" if seq <= 7 else None) is True
     assert (index.watermark, len(index)) == (0, 0)
 
 

@@ -13,8 +13,6 @@ from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.stores.postgres.search import bm25 as lexical
-from hybridmem.stores.postgres.search import vectors as nearest
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.testing.store_model import Clock
 from tests.support import postgres_server
@@ -62,16 +60,6 @@ class TestEquals:
         assert found[0] == found[1]
         others = [id_ for id_ in found[0] if id_ != "best"]
         assert others == [f"m2-{n:02}" for n in range(len(others))]
-
-    def test_when_to_look_further(self):
-        words = [(2.0,)] + [(1.0,)] * (lexical.SPARE + 4)
-        assert lexical.tied(words, 5)
-        assert not lexical.tied(words[:-1], 5)  # fewer than asked for: these are all
-        assert not lexical.tied([*words[:-1], (0.5,)], 5)
-        vectors = [(0.9,)] * (5 + nearest._SPARE)
-        assert nearest.tied(vectors, 5) == pytest.approx(0.9 - 1e-6)
-        assert nearest.tied([*vectors[:-1], (0.8,)], 5) is None
-        assert nearest.tied(vectors[:-1], 5) is None
 
 
 class TestBuiltByItself:

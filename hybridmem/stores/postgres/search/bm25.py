@@ -14,14 +14,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from hybridmem.core.types import Entry
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.index import B_LIMIT, HALF_LENGTH
 from hybridmem.stores.postgres.search.filters import restriction
 
-__all__ = ["ENTRY", "SPARE", "Bm25", "TermWeights", "by_score", "entry_of", "tied", "within"]
+__all__ = ["ENTRY", "SPARE", "Bm25", "by_score", "entry_of"]
 
 ENTRY = ", ".join(f"m.{name}" for name in Entry._fields)
 """The columns of an Entry in `memories m`."""
@@ -49,10 +49,6 @@ w AS MATERIALIZED (
     SELECT COALESCE((SELECT t.n FROM terms t WHERE t.namespace = ? AND t.term = q.term), 0) AS n OFFSET 0) c
   ORDER BY weight DESC, q.term)""".replace("{limit}", str(B_LIMIT)).replace("{half}", str(HALF_LENGTH))
 _ONE = "SELECT p.tf, p.length FROM postings p WHERE p.namespace = ? AND p.term = w.term AND p.mem = m.mem"
-_GIVEN_WEIGHTS = (
-    "WITH w AS (SELECT *, ?::float8 AS base, ?::float8 AS slope "
-    "FROM unnest(?::text[], ?::float8[]) AS w (term, weight))"
-)
 _PART = "w.weight * (p.tf * ?::float8 / (p.tf + (w.base + w.slope * p.length)))"
 _SUM = f"sum({_PART})"
 # The outer OFFSET 0 makes the planner expect as many groups as postings, so that the hash table starts large enough.
@@ -86,22 +82,7 @@ hits AS (
   SELECT z.mem, sum(z.score)
   FROM (SELECT mem, score FROM rest UNION ALL SELECT p.mem, {_PART} FROM common w {_POSTINGS}) z
   WHERE (SELECT least > 0 FROM bound) IS NOT TRUE GROUP BY z.mem)"""
-_RESULT = (
-    f"h.score, {ENTRY}, (SELECT min(base) FROM w), (SELECT min(slope) FROM w), "
-    "ARRAY(SELECT weight FROM w ORDER BY place)"
-)
 _ORDER = "ORDER BY round(h.score * 1e9) DESC, m.updated_at DESC NULLS LAST, m.id"
-
-
-class TermWeights(NamedTuple):
-    """The weights of a query's terms, kept from a search for scoring further memories."""
-
-    base: float
-    """k1·(1 − b)."""
-    slope: float
-    """k1·b/avgdl."""
-    weights: Sequence[float]
-    """The IDF of each term times its frequency in the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,61 +127,51 @@ class Bm25:
 
     @staticmethod
     def best(allowed: Set[str] | None, k: int, /) -> SQL:
-        """Part of a statement: the best k + SPARE of `hits` (mem, score)."""
+        """Tables of a statement: `words` (mem, score) has the k best of `hits`, with some that may equal the last.
+
+        The best k + SPARE by score alone are enough, unless all beyond the k-th equal it: then all of equal score are
+        ordered by time, which is skipped otherwise.
+        """
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = h.mem " if allowed is not None else ""
+        most = k + SPARE
         return SQL(
-            f"SELECT h.mem, h.score FROM hits h {join}WHERE TRUE{rest.text} ORDER BY h.score DESC LIMIT {k + SPARE:d}",
-            rest.params,
+            f"top AS MATERIALIZED (SELECT h.mem, h.score FROM hits h {join}WHERE TRUE{rest.text} "
+            f"ORDER BY h.score DESC LIMIT {most:d}), "
+            f"last AS MATERIALIZED (SELECT score, (SELECT count(*) = {most:d} AND min(top.score) >= l.score - 2e-9 "
+            f"FROM top) AS tied FROM (SELECT score FROM top ORDER BY score DESC OFFSET {max(0, k - 1):d} LIMIT 1) l), "
+            "words AS MATERIALIZED (SELECT mem, score FROM top WHERE (SELECT tied FROM last) IS NOT TRUE "
+            "AND score >= COALESCE((SELECT score FROM last), 0) - 2e-9 UNION ALL (SELECT h.mem, h.score "
+            f"FROM hits h JOIN memories m ON m.mem = h.mem WHERE (SELECT tied FROM last) "
+            f"AND h.score >= (SELECT score FROM last) - 2e-9{rest.text} {_ORDER} LIMIT {most:d}))",
+            rest.params * 2,
         )
 
-    def search(self, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /, *, ties: bool = False) -> SQL:
-        """The best k + SPARE: (score, *entry, slope, weights).
-
-        When the last row still equals the k-th (see `tied`), `ties` returns all rows that do. It sorts all hits, where
-        a bounded sort is enough otherwise.
-        """
-        hits, bound = self.hits(terms) if ties or allowed is not None else self.leading(terms, k)
-        if allowed is None:
-            few = f"FETCH FIRST {k:d} ROWS WITH TIES" if ties else f"LIMIT {k + SPARE:d}"
-            by = "round(score * 1e9)" if ties else "score"
-            return SQL(
-                f"{hits}, top AS (SELECT * FROM hits ORDER BY {by} DESC {few}) SELECT {_RESULT} FROM top h "
-                f"JOIN memories m ON m.mem = h.mem {_ORDER} LIMIT {k + SPARE:d}",
-                bound,
-            )
-        rest = restriction(allowed)
+    def search(self, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> SQL:
+        """The k best: (score, *entry)."""
+        hits = self.hits(terms) if allowed is not None else self.leading(terms, k)
+        best = self.best(allowed, k)
         return SQL(
-            f"{hits} SELECT {_RESULT} FROM hits h JOIN memories m ON m.mem = h.mem "
-            f"WHERE TRUE{rest.text} {_ORDER} LIMIT {k:d}",
-            (*bound, *rest.params),
+            f"{hits.text}, {best.text} SELECT h.score, {ENTRY} FROM words h JOIN memories m ON m.mem = h.mem "
+            f"{_ORDER} LIMIT {k:d}",
+            (*hits.params, *best.params),
         )
 
-    def score(self, terms: Mapping[str, float], ids: Sequence[str], known: TermWeights | None = None, /) -> SQL:
+    def score(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
         """The scores of given memories: (id, score), only of those that match."""
-        weights: tuple[object, ...] = self._query(terms)
-        if known is not None:
-            weights = (known.base, known.slope, list(terms), list(known.weights))
         return SQL(
-            f"{_WEIGHTS if known is None else _GIVEN_WEIGHTS} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
+            f"{_WEIGHTS} SELECT m.id, {_SUM} FROM memories m CROSS JOIN w "
             f"CROSS JOIN LATERAL ({_ONE} OFFSET 0) p WHERE m.namespace = ? AND m.id = ANY(?::text[]) GROUP BY m.id",
-            (*weights, *self._curve(), self.namespace, self.namespace, list(ids)),
+            (*self._query(terms), *self._curve(), self.namespace, self.namespace, list(ids)),
         )
 
-    def term_weights(self, terms: Mapping[str, float], /) -> SQL:
-        """One row (base, slope, weights): the TermWeights of a query."""
+    def frequencies(self, found: str, /) -> SQL:
+        """Part of a statement: (mem, places, tfs) of the memories of a table (mem) that have a term of `w`."""
+        these = f"AND p.mem = ANY((SELECT array_agg(mem ORDER BY mem) FROM {found})::bigint[])"
         return SQL(
-            f"{_WEIGHTS} SELECT min(base), min(slope), array_agg(weight ORDER BY place) FROM w", self._query(terms)
-        )
-
-    def frequencies(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
-        """Rows (id, length, term, tf) of given memories; term and tf are NULL for a memory without a term."""
-        return SQL(
-            "SELECT m.id, d.length, p.term, p.tf FROM memories m JOIN documents d ON d.namespace = m.namespace "
-            "AND d.mem = m.mem LEFT JOIN LATERAL (SELECT p.term, p.tf FROM postings p WHERE p.namespace = ? "
-            "AND p.term = ANY(?::text[]) AND p.mem = m.mem OFFSET 0) p ON TRUE "
-            "WHERE m.namespace = ? AND m.id = ANY(?::text[])",
-            (self.namespace, list(terms), self.namespace, list(ids)),
+            "SELECT mem, array_agg(place) AS places, array_agg(tf) AS tfs FROM (SELECT w.place, p.mem, p.tf FROM w "
+            f"{_POSTINGS.replace('OFFSET', these + ' OFFSET')} OFFSET 0) f GROUP BY mem",
+            (self.namespace,),
         )
 
     def coverage(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:
@@ -216,14 +187,3 @@ class Bm25:
 def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
     """Rows (score, *entry) in the order of `search`."""
     return sorted(rows, key=lambda row: (-round(row[0] * 1e9), -(row[_UPDATED] or -math.inf), row[1]))
-
-
-def within(k: int, table: str, /) -> str:
-    """The condition that a row of a table (score) is among its k best or equals the last of them."""
-    last = f"SELECT score FROM {table} ORDER BY score DESC OFFSET {k - 1:d} LIMIT 1"
-    return f"{table}.score >= COALESCE(({last}), 0) - 2e-9"
-
-
-def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> bool:
-    """Whether more memories may equal the k-th than `search` returned: its last row still does."""
-    return 0 < k < len(rows) == k + SPARE and round(rows[k - 1][0] * 1e9) <= round(rows[-1][0] * 1e9) + 1

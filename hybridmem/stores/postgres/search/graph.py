@@ -1,5 +1,7 @@
 """The graph in the server: one statement fetches the neighbourhood of the seeds, and `GraphIndex` computes on it.
 
+Names that texts mention are looked up word by word (`mentions_of`).
+
 In a namespace with threads alone, the neighbourhood is a few memories before and after each seed. With links or
 entities, the statement is recursive. Every memory within hops − 1 of a seed is fetched with all its edges, so that
 activation is the same as over the whole graph.
@@ -10,33 +12,36 @@ activation is the same as over the whole graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hybridmem.core.types import Activation, Direction, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
+from hybridmem.indexes.bm25.scoring import idf
 from hybridmem.indexes.entries import Entries, Extra
 from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
+from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
+from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.cues import ASKS
+from hybridmem.text.names import words_of
 
-__all__ = ["LinkKinds", "ServerGraph", "along", "neighbourhood", "thread_neighbours"]
+__all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "mentions_of", "neighbourhood", "thread_neighbours"]
 
 MOST = 50_000
 """The most nodes that are fetched."""
 Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
-_ID = 3
+_ID = 2
 """The column of an entry's id in `thread_neighbours`."""
 _ASKS = f"(m.cues & {ASKS:d}) > 0 AS asks"
 _VISIBLE = "m.live AND m.status <> 'superseded'"
 
-
-_DIRECTIONS = (("<", "DESC"), (">", "ASC"))
+DIRECTIONS = (("<", "DESC"), (">", "ASC"))
 """Backwards and forwards in a thread."""
 
 
@@ -67,7 +72,7 @@ def _steps(settings: GraphSettings) -> str:
         steps.append("SELECT target FROM pointers WHERE namespace = w.namespace AND id = w.id")
         steps.append("SELECT id FROM pointers WHERE namespace = w.namespace AND target = w.id")
     if settings.thread > 0:
-        steps += [f"SELECT t.id FROM ({along(*way, 'm.id', '1')}) t" for way in _DIRECTIONS]
+        steps += [f"SELECT t.id FROM ({along(*way, 'm.id', '1')}) t" for way in DIRECTIONS]
     if settings.entities is not None and settings.shared > 0:
         steps.append(
             "SELECT o.id FROM mentions x CROSS JOIN LATERAL (SELECT o.id FROM mentions o WHERE o.namespace = "
@@ -125,24 +130,21 @@ def neighbourhood(namespace: str, seeds: Sequence[str], settings: GraphSettings,
     return SQL(" UNION ALL ".join(parts), (*bound, *[namespace] * (len(parts) - 1)))
 
 
-def thread_neighbours(namespace: str, seeds: Sequence[str], settings: GraphSettings, /, *, hops: int) -> SQL:
-    """The statement for threads alone: rows (more, born, asks, *entry), some of them twice.
-
-    `more`: the namespace has other links than threads, so that these rows are not the whole neighbourhood.
-    """
-    tables = ["edges"] * (settings.explicit > 0) + ["pointers"] * (settings.metadata > 0)
-    tables += ["mentions"] * (settings.entities is not None and settings.shared > 0)
-    more = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = ?)" for table in tables]) or "FALSE"
-    parts = ["SELECT (SELECT more FROM more), w.* FROM w"]
-    if settings.thread > 0:
-        both = [along(*way, f"m.born, {_ASKS}, {ENTRY}", "?") for way in _DIRECTIONS]
-        parts += [f"SELECT (SELECT more FROM more), n.* FROM seeds w CROSS JOIN LATERAL ({found}) n" for found in both]
+def thread_neighbours(namespace: str, seeds: Sequence[str], /, *, hops: int) -> SQL:
+    """The statement for threads alone: rows (born, asks, *entry), some of them twice."""
+    fields = f"m.born, {_ASKS}, {ENTRY}"
+    both = [f"SELECT n.* FROM seeds w CROSS JOIN LATERAL ({along(*way, fields, '?')}) n" for way in DIRECTIONS]
     return SQL(
-        f"WITH more AS MATERIALIZED (SELECT {more} AS more), seeds AS MATERIALIZED (SELECT m.* FROM memories m "
-        f"WHERE m.namespace = ? AND m.id = ANY(?::text[]) AND {_VISIBLE}), "
-        f"w AS (SELECT m.born, {_ASKS}, {ENTRY} FROM seeds m) {' UNION ALL '.join(parts)}",
-        (*[namespace] * len(tables), namespace, list(seeds), *[hops] * (len(parts) - 1)),
+        "WITH seeds AS MATERIALIZED (SELECT m.* FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "
+        f"AND {_VISIBLE}) SELECT {fields} FROM seeds m UNION ALL {' UNION ALL '.join(both)}",
+        (namespace, list(seeds), hops, hops),
     )
+
+
+def link_tables(settings: GraphSettings, /) -> list[str]:
+    """The tables of links other than threads that have a weight."""
+    tables = ["edges"] * (settings.explicit > 0) + ["pointers"] * (settings.metadata > 0)
+    return tables + ["mentions"] * (settings.entities is not None and settings.shared > 0)
 
 
 class _Subgraph(NamedTuple):
@@ -155,7 +157,7 @@ class _Subgraph(NamedTuple):
 
 
 def _read_threads(rows: Iterable[Sequence[Any]]) -> _Subgraph:
-    nodes = {row[_ID]: (row[1], row[2], entry_of(row[_ID:])) for row in rows}
+    nodes = {row[_ID]: (row[0], row[1], entry_of(row[_ID:])) for row in rows}
     return _Subgraph(sorted(nodes.values(), key=itemgetter(0)))
 
 
@@ -192,13 +194,6 @@ def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapsh
     return index.snapshot(), [entry for _, _, entry in nodes]
 
 
-@dataclass(slots=True)
-class LinkKinds:
-    """Whether a namespace has other links than threads; checked by each query until it has."""
-
-    beyond_threads: bool = False
-
-
 class ServerGraph:
     """The graph of one namespace, fetched around the seeds of each call; implements `hybridmem.core.types.Graph`."""
 
@@ -211,7 +206,7 @@ class ServerGraph:
         *,
         items: Callable[[Sequence[str]], list[Any]],
         cache: Callable[[Iterable[Entry]], None],
-        link_kinds: LinkKinds,
+        beyond_threads: bool,
         allowed: Set[str] | None = None,
         direction: Direction | None = None,
         weights: Mapping[str, float] | None = None,
@@ -219,7 +214,7 @@ class ServerGraph:
         check_walk(direction, weights)
         self._walk = direction, weights
         self._namespace, self._settings, self._run = namespace, settings, run
-        self._items, self._cache, self._link_kinds, self._allowed = items, cache, link_kinds, allowed
+        self._items, self._cache, self._beyond_threads, self._allowed = items, cache, beyond_threads, allowed
         self._seen: dict[tuple[frozenset[str], int], GraphSnapshot] = {}
 
     def _around(self, seeds: Mapping[str, float], hops: int) -> GraphSnapshot:
@@ -234,12 +229,11 @@ class ServerGraph:
         return found
 
     def _fetch(self, seeds: Sequence[str], hops: int) -> _Subgraph:
-        if not self._link_kinds.beyond_threads:
-            rows = self._run(thread_neighbours(self._namespace, seeds, self._settings, hops=hops))
-            self._link_kinds.beyond_threads = bool(rows) and rows[0][0]
-            if not self._link_kinds.beyond_threads:
-                return _read_threads(rows)
-        return _read(self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops)))
+        if self._beyond_threads:
+            return _read(self._run(neighbourhood(self._namespace, seeds, self._settings, hops=hops)))
+        if self._settings.thread > 0:
+            return _read_threads(self._run(thread_neighbours(self._namespace, seeds, hops=hops)))
+        return _Subgraph([])
 
     def _allowed_ids(self, ids: Sequence[str]) -> Set[str] | None:
         """Those of these nodes that match the filter, which the server evaluates for them alone."""
@@ -276,3 +270,62 @@ class ServerGraph:
     def items(self, keys: Sequence[str], /) -> list[Any]:
         """The entries of keys that no arm returned."""
         return self._items(keys)
+
+
+# --- names in texts
+
+_TEXTS = (
+    "SELECT m.id, b.text FROM memories m JOIN bodies b ON b.seq = m.body WHERE m.namespace = ? "
+    "AND m.id = ANY(?::text[]) AND m.live AND m.status <> 'superseded'"
+)
+_NAMES = (
+    "SELECT id, name, target FROM names WHERE namespace = ? AND word = ANY(?::text[]) UNION "
+    "SELECT t.id, t.name, '' FROM names l JOIN names t ON t.namespace = l.namespace AND t.name = l.target "
+    "AND t.target = '' WHERE l.namespace = ? AND l.word = ANY(?::text[]) AND l.target <> ''"
+)
+_FREQUENCIES = (
+    "SELECT q.term, t.n, (SELECT memories FROM spaces WHERE namespace = ?) FROM unnest(?::text[]) AS q (term) "
+    "LEFT JOIN terms t ON t.namespace = ? AND t.term = q.term"
+)
+
+
+def mentions_of(
+    namespace: str, run: Run, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
+) -> list[tuple[str, str, float, str]]:
+    """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
+    texts: dict[str, str] = dict(run(SQL(_TEXTS, (namespace, list(ids)))))
+    words = sorted({word for text in texts.values() for word in words_of(text)})
+    names = _names(namespace, run, words)
+    found = [(id_, mention) for id_ in ids if id_ in texts for mention in names.mentions(id_, texts[id_])]
+    few = [(id_, mention) for id_, mention in found if mention.shared <= graph.max_fanout]
+    information = _information(namespace, run, [mention for _, mention in few], analyzer)
+    return [
+        (id_, mention.id, graph.mentions * name_weight(mention, information[mention.name]), mention.name)
+        for id_, mention in few
+    ]
+
+
+def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
+    """The names and labels whose longest word is one of these, and the names that the labels point to."""
+    own: dict[str, dict[str, None]] = {}
+    labels: dict[str, list[tuple[str, str]]] = {}
+    for id_, name, target in run(SQL(_NAMES, (namespace, words) * 2)):
+        if target:
+            labels.setdefault(id_, []).append((name, target))
+        else:
+            own.setdefault(id_, {})[name] = None
+    names = Names()
+    for id_ in sorted({*own, *labels}):
+        names.set(id_, tuple(own.get(id_, ())), tuple(labels.get(id_, ())))
+    return names
+
+
+def _information(namespace: str, run: Run, mentions: Sequence[Mention], analyzer: Analyzer) -> dict[str, float]:
+    """The IDF of the rarest term of each name."""
+    terms = {mention.name: analyzer(mention.name) for mention in mentions}
+    wanted = sorted({term for some in terms.values() for term in some})
+    if not wanted:
+        return dict.fromkeys(terms, 0.0)
+    rows = run(SQL(_FREQUENCIES, (namespace, wanted, namespace)))
+    information = {term: idf(int(count or 0), int(n or 0)) for term, n, count in rows}
+    return {name: max((information[term] for term in some), default=0.0) for name, some in terms.items()}

@@ -1,140 +1,218 @@
-"""Data of `indexes.candidates`, read from the server: scores, neighbours in threads, and a sample."""
+"""What `indexes.candidates` reads of a view, read from the server by one statement: neighbours, words and vectors."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; values of users are bound
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridmem.core.types import Entry
+from hybridmem.embedding.embedder import Vector
 from hybridmem.filters.sql import SQL
-from hybridmem.stores.postgres.search.bm25 import Bm25, TermWeights
+from hybridmem.indexes.candidates import WINDOW
+from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import Run
-from hybridmem.stores.postgres.search.graph import along
+from hybridmem.stores.postgres.search.graph import DIRECTIONS, along
+from hybridmem.stores.postgres.search.vectors import cosines
 
-__all__ = ["PoolLexical", "PoolThreads", "PoolVectors", "sample_of", "speakers_of"]
+__all__ = ["PoolLexical", "PoolRows", "PoolVectors"]
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
-Scores = Callable[[Sequence[str]], list[Any]]
+_FIRST_FIELD = 9
+Score = Callable[[str, Sequence[str]], list[Any]]
 
 
-class PoolLexical:
-    """BM25 scores of memories and of windows of memories for one query."""
+class _Turn(NamedTuple):
+    """One memory of the pool, or a neighbour of one."""
 
-    def __init__(self, bm25: Bm25, run: Run, terms: Mapping[str, float], weights: TermWeights, scores: Scores) -> None:
-        self._bm25, self._run, self._terms, self._weights, self._scores = bm25, run, terms, weights, scores
+    before: str | None
+    after: str | None
+    length: float
+    tf: Mapping[int, float]
+    """The frequencies of the query's terms, by their places in the query."""
 
-    def score(self, _query: str, ids: Sequence[str], /) -> list[float]:
-        """The scores of memories; 0.0 without a term of the query."""
-        return self._scores(ids) if ids else []
+
+class PoolRows:
+    """The candidates of one query and their neighbours in threads; read once the best candidates are known."""
+
+    def __init__(
+        self,
+        bm25: Bm25,
+        run: Run,
+        terms: Mapping[str, float],
+        vector: Vector | None,
+        *,
+        hits: Sequence[str],
+        known: Mapping[str, Mapping[str, float]],
+        score: Score,
+        cache: Callable[[Iterable[Entry]], None],
+        exact_words: bool,
+        threads: bool,
+    ) -> None:
+        """`known`: scores by arm; `score` reads others. `exact_words`: BM25 scores are computed from frequencies."""
+        self._bm25, self._run, self._terms, self._vector = bm25, run, terms, vector
+        self._hits, self._score, self._cache = hits, score, cache
+        self._exact_words, self._threads = exact_words, threads
+        self._known = {arm: dict(known.get(arm, {})) for arm in ("bm25", "vector")}
+        self._turns: dict[str, _Turn] = {}
+        self._base, self._slope = 0.0, 0.0
+        self._weights: Sequence[float] = ()
+        self.targets: list[str] = []
+        """Further memories that belong to the pool, known before the neighbours are read."""
+
+    def scores(self, arm: str, ids: Sequence[str], /) -> list[Any]:
+        """The scores of memories by one arm, as read before or by the statement, else read now."""
+        known = self._known[arm]
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            known.update(zip(missing, self._score(arm, missing), strict=True))
+        return [known[id_] for id_ in ids]
+
+    def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]:
+        """The memories before and after each id in its thread, ordered -1, 1, -2, 2 and so on."""
+        if not self._threads and not self.targets:
+            return [[None] * len(ids) for _ in range(2 * hops)]
+        if any(id_ not in self._turns for id_ in ids):
+            self._read(ids, hops)
+        turns = self._turns
+        lists: list[list[str | None]] = []
+        back: list[str | None] = list(ids)
+        ahead: list[str | None] = list(ids)
+        for _ in range(hops):
+            back = [None if id_ is None or id_ not in turns else turns[id_].before for id_ in back]
+            ahead = [None if id_ is None or id_ not in turns else turns[id_].after for id_ in ahead]
+            lists += [back, ahead]
+        return lists
+
+    def _read(self, seeds: Sequence[str], hops: int) -> None:
+        """Read the neighbours of all hits, and further those of the seeds, whose neighbours become candidates."""
+        near = dict.fromkeys(seeds, (hops + WINDOW, hops))
+        reach = {id_: near.get(id_, (WINDOW, -1)) for id_ in self._hits}
+        reach |= near | {id_: max(near.get(id_, (0, 0)), (WINDOW, 0)) for id_ in self.targets}
+        rows = self._run(_statement(self._bm25, self._terms, self._vector, reach))
+        if not rows:
+            return
+        self._base, self._slope, self._weights = rows[0][6:_FIRST_FIELD]
+        for id_, before, after, length, places, tfs, *_ in rows:
+            tf = dict(zip(places, tfs, strict=True)) if places else {}
+            self._turns[id_] = _Turn(before, after, length, tf)
+        new = [row for row in rows if row[_FIRST_FIELD] is not None]
+        self._cache([entry_of(row[_FIRST_FIELD : _FIRST_FIELD + len(Entry._fields)]) for row in new])
+        if self._exact_words:
+            for row in new:
+                self._known["bm25"].setdefault(row[0], self._words_score(self._turns[row[0]]))
+        if self._vector is not None:
+            vectors = [(row[-1], row[0]) for row in new if row[-1] is not None]
+            values = cosines(vectors, self._vector)
+            found = {id_: value for (_, id_), value in zip(vectors, values, strict=True)}
+            for row in new:
+                self._known["vector"].setdefault(row[0], found.get(row[0]))  # type: ignore[arg-type]
+
+    def _words_score(self, turn: _Turn) -> float:
+        norm, curve = self._base + self._slope * turn.length, self._bm25.k1 + 1
+        return sum(self._weights[place - 1] * tf * curve / (tf + norm) for place, tf in turn.tf.items())
 
     def windows(
-        self, query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /, *, wing: float = 0.5
+        self, ids: Sequence[str], around: Sequence[Sequence[str | None]], wing: float, /
     ) -> tuple[list[float], list[float]]:
         """The scores of memories alone and in windows, as `BM25Index.windows` computes them."""
         windows = [ids, *around]
-        distinct = list(dict.fromkeys(id_ for part in windows for id_ in part if id_ is not None))
-        place = {id_: n for n, id_ in enumerate(distinct)}
-        term_place = {term: n for n, term in enumerate(self._terms)}
-        lengths, tf = np.zeros(len(distinct) + 1), np.zeros((len(term_place), len(distinct) + 1))
-        for id_, length, term, frequency in self._run(self._bm25.frequencies(self._terms, distinct)):
-            lengths[place[id_]] = length
-            if term is not None:
-                tf[term_place[term], place[id_]] = frequency
-        rows = np.array([[-1 if id_ is None else place[id_] for id_ in part] for part in windows], np.intp)
+        place = {id_: n for n, id_ in enumerate(self._turns)}
+        lengths, tf = np.zeros(len(place) + 1), np.zeros((len(self._terms), len(place) + 1))
+        for n, turn in enumerate(self._turns.values()):
+            lengths[n] = turn.length
+            for term, count in turn.tf.items():
+                tf[term - 1, n] = count
+        rows = np.array([[place.get(id_, -1) for id_ in part] for part in windows], np.intp)  # type: ignore[arg-type]
         shares = np.full(len(windows), wing)
         shares[0] = 1.0
         sizes = shares @ lengths[rows]
         mean = float(sizes.mean()) if len(sizes) else 0.0
         scores = np.zeros(rows.shape[1])
         if mean:
-            norm = self._weights.base + (self._bm25.k1 - self._weights.base) * sizes / mean
-            for weight, held in zip(self._weights.weights, tf, strict=True):
+            norm = self._base + (self._bm25.k1 - self._base) * sizes / mean
+            for weight, held in zip(self._weights, tf, strict=True):
                 frequency = shares @ held[rows]
                 scores += weight * frequency * (self._bm25.k1 + 1) / (frequency + norm)
         together: list[float] = scores.tolist()
-        return self.score(query, ids), together
+        return self.scores("bm25", ids), together
+
+
+class PoolLexical:
+    """BM25 scores of memories and of windows of memories for one query."""
+
+    def __init__(self, rows: PoolRows, /) -> None:
+        self._rows = rows
+
+    def score(self, _query: str, ids: Sequence[str], /) -> list[float]:
+        """The scores of memories; 0.0 without a term of the query."""
+        return self._rows.scores("bm25", ids)
+
+    def windows(
+        self, _query: str, ids: Sequence[str], around: Sequence[Sequence[str | None]], /, *, wing: float = 0.5
+    ) -> tuple[list[float], list[float]]:
+        """The scores of memories alone and in windows."""
+        return self._rows.windows(ids, around, wing)
 
 
 class PoolVectors:
     """Cosines of memories for one query."""
 
-    def __init__(self, scores: Scores) -> None:
-        self._scores = scores
+    def __init__(self, rows: PoolRows, /) -> None:
+        self._rows = rows
 
     def score(self, _vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosines; None for a memory without a vector."""
-        return self._scores(ids) if ids else []
+        return self._rows.scores("vector", ids)
 
 
-class PoolThreads:
-    """Neighbours in threads."""
+def _statement(
+    bm25: Bm25, terms: Mapping[str, float], vector: Vector | None, reach: Mapping[str, tuple[int, int]], /
+) -> SQL:
+    """Rows (id, before, after, length, places, tfs, base, slope, weights, *entry, vector); weights in the first one.
 
-    def __init__(self, namespace: str, run: Run, hits: Sequence[str]) -> None:
-        self._namespace, self._run, self._hits = namespace, run, hits
-        self._before: dict[str, str] = {}
-        self._after: dict[str, str] = {}
-        self._read: set[str] = set()
-
-    def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]:
-        """The memories before and after each id in its thread, ordered -1, 1, -2, 2 and so on."""
-        missing = [id_ for id_ in ids if id_ not in self._read]
-        if missing:
-            self._fetch(self._hits if not self._read else missing, 2 * hops)
-        lists: list[list[str | None]] = []
-        back: list[str | None] = list(ids)
-        ahead: list[str | None] = list(ids)
-        for _ in range(hops):
-            back = [None if id_ is None else self._before.get(id_) for id_ in back]
-            ahead = [None if id_ is None else self._after.get(id_) for id_ in ahead]
-            lists += [back, ahead]
-        return lists
-
-    def _fetch(self, ids: Sequence[str], reach: int) -> None:
-        """Read the neighbours of hits, far enough that those of their neighbours are known, too."""
-        wanted = list(ids)
-        sides = [
-            f"SELECT w.id, {number}, n.place, n.id FROM w CROSS JOIN LATERAL (SELECT t.id, row_number() OVER () AS "
-            f"place FROM ({along(way, order, 'm.id', '?')}) t) n"
-            for number, (way, order) in enumerate((("<", "DESC"), (">", "ASC")))
-        ]
-        rows = self._run(
-            SQL(
-                "WITH w AS MATERIALIZED (SELECT m.* FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "
-                f"AND {_VISIBLE} AND m.thread IS NOT NULL) {' UNION ALL '.join(sides)}",
-                (self._namespace, wanted, reach, reach),
-            )
+    `reach` has, for each memory, how many turns around it are read and up to which of them entry and vector are read.
+    """
+    sides = [
+        f"UNION ALL SELECT w.mem, {sign}n.place, n.mem, n.id, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
+        f"SELECT t.*, row_number() OVER () AS place FROM ({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
+        for sign, way in zip(("-", ""), DIRECTIONS, strict=True)
+    ]
+    weights, frequencies = bm25.weights(terms), bm25.frequencies("turns")
+    vectors = SQL("NULL::bytea AS packed")
+    if vector is not None:
+        query = (
+            "SELECT vector_send(e.embedding) FROM embeddings e WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?"
         )
-        self._read.update(wanted)
-        chains: dict[tuple[str, int], dict[int, str]] = {}
-        for id_, side, place, other in rows:
-            chains.setdefault((id_, side), {})[int(place)] = other
-        for (id_, side), chain in chains.items():
-            links = self._after if side else self._before
-            opposite = self._before if side else self._after
-            known = [id_, *(chain[place] for place in sorted(chain))]
-            for one, other in pairwise(known):
-                links[one], opposite[other] = other, one
-            self._read.update(known[: max(1, len(known) - reach // 2)] if len(known) > reach else known)
-
-
-def sample_of(namespace: str, dim: int, size: int, /) -> SQL:
-    """Rows (vector, id): the memories with the smallest md5 of their id among those with a vector."""
+        vectors = SQL(f"CASE WHEN t.near THEN ({query}) END", (bm25.namespace, len(vector)))
     return SQL(
-        f"SELECT vector_send(e.embedding), t.id FROM (SELECT m.id, m.mem FROM memories m WHERE m.namespace = ? AND "
-        f"{_VISIBLE} AND m.vector IS NOT NULL ORDER BY md5(m.id) LIMIT ?) t JOIN embeddings e ON e.namespace = ? "
-        "AND e.mem = t.mem AND e.dim = ? ORDER BY md5(t.id)",
-        (namespace, size, namespace, dim),
-    )
-
-
-def speakers_of(namespace: str, share: float, least: int, /) -> SQL:
-    """Rows (speaker, memories): given speakers, and "Name:" prefixes of enough memories."""
-    return SQL(
-        "SELECT s.speaker, s.named + s.prefixed FROM speakers s WHERE s.namespace = ? AND (s.named > 0 OR s.prefixed "
-        ">= greatest(?, ?::float8 * (SELECT memories FROM spaces WHERE namespace = ?)))",
-        (namespace, least, share, namespace),
+        f"""{weights.text}, given AS MATERIALIZED (
+  SELECT m.*, g.reach, g.near FROM unnest(?::text[], ?::int[], ?::int[]) AS g (id, reach, near) CROSS JOIN LATERAL (
+    SELECT m.mem, m.id, m.namespace, m.thread, m.created_at, m.born FROM memories m
+    WHERE m.namespace = ? AND m.id = g.id AND {_VISIBLE} OFFSET 0) m),
+links AS (
+  SELECT mem AS source, 0 AS place, mem, id, near >= 0 AS near FROM given {" ".join(sides)}),
+turns AS MATERIALIZED (
+  SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM (
+    SELECT mem, id, near, lag(id) OVER s AS before, lead(id) OVER s AS after FROM links
+    WINDOW s AS (PARTITION BY source ORDER BY place)) l GROUP BY mem, id)
+SELECT t.id, t.before, t.after, COALESCE(d.length, 0), f.places, f.tfs, s.base, s.slope,
+  CASE WHEN row_number() OVER () = 1 THEN ARRAY(SELECT weight FROM w ORDER BY place) END, {ENTRY}, {vectors.text}
+FROM turns t CROSS JOIN s LEFT JOIN LATERAL (
+  SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem OFFSET 0) d ON TRUE
+LEFT JOIN ({frequencies.text}) f ON f.mem = t.mem
+LEFT JOIN LATERAL (SELECT m.* FROM memories m WHERE m.mem = t.mem AND t.near OFFSET 0) m ON TRUE""",
+        (
+            *weights.params,
+            list(reach),
+            [far for far, _ in reach.values()],
+            [near for _, near in reach.values()],
+            bm25.namespace,
+            *vectors.params,
+            bm25.namespace,
+            *frequencies.params,
+        ),
     )

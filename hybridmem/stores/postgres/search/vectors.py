@@ -21,6 +21,8 @@ from hybridmem.stores.postgres.search.bm25 import ENTRY
 from hybridmem.stores.postgres.search.filters import restriction
 
 __all__ = [
+    "COSINE",
+    "QUESTION",
     "Nearest",
     "by_score",
     "cosines",
@@ -29,8 +31,6 @@ __all__ = [
     "packed",
     "query_vector",
     "ranked",
-    "tied",
-    "within",
 ]
 
 LIMIT = 4000
@@ -39,6 +39,11 @@ _SPARE = 16
 """Rows fetched beyond k: float32 may order the last ones differently."""
 _CLOSE = 1e-6
 """Cosines that differ by less may be in a different order in the server's float32."""
+QUESTION = "q AS MATERIALIZED (SELECT v, vector_norm(v) ^ 2 AS n FROM (SELECT ?::vector AS v OFFSET 0) q)"
+"""A table of a statement: the query's vector and its squared length."""
+COSINE = """CASE WHEN e.embedding <#> (SELECT v FROM q) = 0 THEN 0
+  ELSE (1 + (SELECT n FROM q) - vector_norm(e.embedding - (SELECT v FROM q)) ^ 2) / 2 END"""
+"""The cosine of a vector with the query's, by pgvector's norm, which is summed in float64."""
 _UPDATED = 1 + Entry._fields.index("updated_at")
 
 
@@ -70,19 +75,6 @@ def ranked(rows: Sequence[tuple[Any, ...]], query: Vector, /) -> list[tuple[Any,
 def by_score(rows: Iterable[tuple[Any, ...]], /) -> list[tuple[Any, ...]]:
     """Rows (score, *entry): by score, then the newer, then the smaller id."""
     return sorted(rows, key=lambda row: (-row[0], -(row[_UPDATED] or -math.inf), row[1]))
-
-
-def tied(rows: Sequence[tuple[Any, ...]], k: int, /) -> float | None:
-    """The cosine down to which further memories may equal the k-th row of `exact`; None when there can be none."""
-    if not 0 < k < len(rows) == k + _SPARE or rows[k - 1][0] - rows[-1][0] > _CLOSE:
-        return None
-    return float(rows[k - 1][0]) - _CLOSE
-
-
-def within(k: int, table: str, /) -> str:
-    """The condition that a row of a table (d) is among its k nearest, or too close to the last to be excluded."""
-    last = f"SELECT d FROM {table} ORDER BY d OFFSET {k - 1:d} LIMIT 1"
-    return f"{table}.d <= COALESCE(({last}), 'Infinity') + {2 * _CLOSE}"
 
 
 def packed(row: Vector, /) -> Packed:
@@ -123,48 +115,70 @@ class Nearest:
     namespace: str
     prefix: int | None = None
 
-    def exact(self, row: Vector, allowed: Set[str] | None, k: int, /, *, within: float | None = None) -> SQL:
-        """The nearest k + SPARE by a scan of every vector, each with its entry.
+    def exact(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
+        """The k nearest by a scan of every vector, with some that may equal the last, each with its entry.
 
-        Only numbers are sorted; the vectors of the selected rows are fetched afterwards. `within` selects all rows of
-        at least this cosine, the newest of equals first; it is used after `tied` reports a tie.
+        Only numbers are sorted; the vectors of the selected rows are fetched afterwards.
         """
-        rest, near = restriction(allowed), packed(row)
-        join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
-        bound: tuple[Any, ...] = (near, self.namespace, len(row), *rest.params)
-        if within is None:
-            few, order = f"ORDER BY d LIMIT {k + _SPARE:d}", ""
-        else:
-            few, bound = "AND e.embedding <#> ?::vector <= ?", (*bound, near, -within)
-            order = f"ORDER BY round(t.d * 1e6), m.updated_at DESC NULLS LAST, m.id LIMIT {k + _SPARE:d}"
+        closest = self.closest(len(row), allowed, k)
         return SQL(
-            f"SELECT vector_send(v.embedding), {ENTRY} FROM (SELECT e.mem, e.embedding <#> ?::vector AS d FROM "
-            f"embeddings e {join}WHERE e.namespace = ? AND e.dim = ?{rest.text} {few}) t "
-            f"JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem {order}",
-            (*bound, self.namespace),
+            f"WITH {QUESTION}, {closest.text} SELECT vector_send(v.embedding), {ENTRY} FROM near t "
+            "JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem",
+            (packed(row), *closest.params, self.namespace),
         )
 
     def closest(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """Part of a statement: the nearest k + SPARE (mem, d) to the vector `v` of a table `q`."""
+        """Tables of a statement: `near` (mem) has the k nearest to the vector `v` of a table `q`, as `Bm25.best`."""
         rest = restriction(allowed)
         join = "JOIN memories m ON m.mem = e.mem " if allowed is not None else ""
+        scan = f"WHERE e.namespace = ? AND e.dim = ?{rest.text}"
+        distance = "e.embedding <#> (SELECT v FROM q)"
+        most = k + _SPARE
         return SQL(
-            f"SELECT e.mem, e.embedding <#> (SELECT v FROM q) AS d FROM embeddings e {join}WHERE e.namespace = ? "
-            f"AND e.dim = ?{rest.text} ORDER BY d LIMIT {k + _SPARE:d}",
-            (self.namespace, dim, *rest.params),
+            f"first AS MATERIALIZED (SELECT e.mem, {distance} AS d FROM embeddings e {join}{scan} "
+            f"ORDER BY d LIMIT {most:d}), "
+            f"edge AS MATERIALIZED (SELECT d, (SELECT count(*) = {most:d} AND max(first.d) <= l.d + {_CLOSE} "
+            f"FROM first) AS tied FROM (SELECT d FROM first ORDER BY d OFFSET {max(0, k - 1):d} LIMIT 1) l), "
+            f"near AS MATERIALIZED (SELECT mem FROM first WHERE (SELECT tied FROM edge) IS NOT TRUE "
+            f"AND d <= COALESCE((SELECT d FROM edge), 'Infinity') + {2 * _CLOSE} UNION ALL (SELECT e.mem "
+            f"FROM embeddings e JOIN memories m ON m.mem = e.mem {scan} AND (SELECT tied FROM edge) "
+            f"AND {distance} <= (SELECT d FROM edge) + {_CLOSE} "
+            f"ORDER BY round(({distance}) * 1e6), m.updated_at DESC NULLS LAST, m.id LIMIT {most:d}))",
+            (self.namespace, dim, *rest.params) * 2,
+        )
+
+    def sample(self, dim: int, size: int, /) -> SQL:
+        """Part of a statement: the mean − standard deviation of the cosines of a fixed sample with the vector of `q`.
+
+        The sample has the memories with the smallest md5 of their id among those with a vector.
+        """
+        vectors = self._sample(dim, size)
+        return SQL(f"SELECT avg({COSINE}) - stddev_pop({COSINE}) {vectors.text}", vectors.params)
+
+    def sample_vectors(self, dim: int, size: int, /) -> SQL:
+        """The statement: rows (vector) of the sample."""
+        vectors = self._sample(dim, size)
+        return SQL(f"SELECT vector_send(e.embedding) {vectors.text} ORDER BY t.digest", vectors.params)
+
+    def _sample(self, dim: int, size: int) -> SQL:
+        return SQL(
+            "FROM (SELECT m.mem, md5(m.id) AS digest FROM memories m WHERE m.namespace = ? AND m.live "
+            "AND m.status <> 'superseded' AND m.vector IS NOT NULL ORDER BY digest LIMIT ?) t "
+            "JOIN embeddings e ON e.namespace = ? AND e.mem = t.mem AND e.dim = ?",
+            (self.namespace, size, self.namespace, dim),
         )
 
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:
         """The k nearest by the HNSW index, scanned until enough rows pass the filter; scored by full vectors."""
         found, bound = self.indexed(len(row), allowed, k)
         return SQL(
-            f"WITH q AS (SELECT ?::vector AS v) SELECT vector_send(v.embedding), {ENTRY} FROM ({found}) t "
+            f"WITH q AS (SELECT ?::vector AS v), {found} SELECT vector_send(v.embedding), {ENTRY} FROM near t "
             "JOIN embeddings v ON v.namespace = ? AND v.mem = t.mem JOIN memories m ON m.mem = t.mem",
             (packed(row), *bound, self.namespace),
         )
 
     def indexed(self, dim: int, allowed: Set[str] | None, k: int, /) -> SQL:
-        """Part of a statement: the nearest rows (mem) by the HNSW index, scanned until enough rows pass the filter."""
+        """A table of a statement: `near` (mem) by the HNSW index, scanned until enough rows pass the filter."""
         rest = restriction(allowed)
         # OFFSET 0: each neighbour is tested against the filter. The planner cannot estimate a filter over expressions;
         # it expects very few rows and would compute the distance of all that pass.
@@ -173,8 +187,8 @@ class Nearest:
         target = _indexed("(SELECT v FROM q)", dim, self.prefix)
         wide = 4 * k if self.prefix else k + _SPARE
         return SQL(
-            f"SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
-            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {target} LIMIT {wide:d}",
+            f"near AS MATERIALIZED (SELECT e.mem FROM embeddings e {join}WHERE e.namespace = ? AND e.dim = {dim:d} "
+            f"ORDER BY {_indexed('e.embedding', dim, self.prefix)} <=> {target} LIMIT {wide:d})",
             (*rest.params, self.namespace),
         )
 

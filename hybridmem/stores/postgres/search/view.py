@@ -1,7 +1,11 @@
 """PostgresView: the live view of one namespace, searched in the server."""
 
+# ruff: noqa: S608 - every name put into a statement is ours; values of users are bound
+
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -16,12 +20,11 @@ from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
-from hybridmem.stores.postgres.search import bm25, combined, vectors
-from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, TermWeights, entry_of
+from hybridmem.stores.postgres.search import combined
+from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
-from hybridmem.stores.postgres.search.graph import LinkKinds, ServerGraph
-from hybridmem.stores.postgres.search.names import mentions_of
-from hybridmem.stores.postgres.search.pool import PoolLexical, PoolThreads, PoolVectors, sample_of, speakers_of
+from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, mentions_of
+from hybridmem.stores.postgres.search.pool import PoolLexical, PoolRows, PoolVectors
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.speakers import LEAST, SHARE
 
@@ -34,6 +37,18 @@ __all__ = ["PostgresView"]
 _END = 1 + len(Entry._fields)
 _SIZE_CACHED = 5.0
 """Seconds for which the size of a namespace is cached; it decides how vectors are searched."""
+
+
+class _Space(NamedTuple):
+    """What a search needs to know of its namespace beforehand, as of its number `seq`."""
+
+    seq: int
+    next_expiry: float
+    threads: bool
+    names: bool
+    links: bool
+    """Whether there are links other than those of threads."""
+    speakers: Mapping[str, int]
 
 
 class _Size(NamedTuple):
@@ -75,20 +90,29 @@ class PostgresView:
         self._engine = engine
         """The lexical engine that is used instead of BM25 over the postings, if there is one."""
         self._entries: dict[str, Entry] = {}
-        self._weights: dict[tuple[tuple[str, float], ...], TermWeights] = {}
-        self._scores: dict[Any, Mapping[str, Mapping[str, float]]] = {}
-        """Scores that a combined search has read, by query."""
-        self._speakers: dict[str, int] | None = None
-        self._link_kinds = LinkKinds()
+        self._scores: dict[Any, tuple[float, Mapping[str, Mapping[str, float]]]] = {}
+        """The baseline and the scores that a combined search has read, by query."""
+        self._space = _Space(-1, math.inf, threads=False, names=False, links=False, speakers={})
         self._cached_size = _Size(0.0, 0, many=False, indexed=False)
 
     def refresh(self) -> None:
-        """Drop what was read for an earlier query."""
-        self._entries, self._weights, self._scores, self._speakers = {}, {}, {}, None
+        """Drop what was read for an earlier query, and read the state of the namespace."""
+        self._entries, self._scores = {}, {}
         if self._catch_up is not None:
             self._catch_up()
+        *state, speakers = self._run(_state(self._namespace, self._settings, self._space.seq))[0]
+        known = self._space.speakers if speakers is None and state[0] else json.loads(speakers or "{}")
+        self._space = _Space._make([*state, known])
+
+    def next_expiry(self) -> float | None:
+        """The earliest expiry of a memory at the last `refresh`; infinity when none expires."""
+        return self._space.next_expiry
 
     # --- arms
+
+    def version(self) -> int:
+        """The number of the newest change of the namespace that was seen."""
+        return self._space.seq
 
     def search(self, arm: str, ask: ArmQuery, /, *, k: int) -> Hits:
         """One arm's k best."""
@@ -102,8 +126,8 @@ class PostgresView:
     def search_both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
         """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
-        None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, when
-        HNSW returned fewer than k, or when there may be further ties.
+        None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, or
+        when HNSW returned fewer than k.
         """
         validation.k(k)
         terms = query_terms(ask.text, analyzer=self._settings.analyzer)
@@ -119,12 +143,11 @@ class PostgresView:
             rows = near = self._run(combined.in_one(*arguments))
         if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
             return None  # or there are no vectors of this dimension: the vector arm alone reports that
-        self._cache([entry_of(row[4:]) for row in rows])
+        self._cache([entry_of(row[combined.FIRST_FIELD :]) for row in rows])
         found = combined.combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
-        if found is not None:
-            listed = {id_ for hits in found[0].values() for id_ in hits.ids}
-            lexical = {id_: found[1]["bm25"].get(id_, 0.0) for id_ in listed}
-            self._scores = {_key(ask): {"bm25": lexical, "vector": found[1]["vector"]}}
+        listed = {id_ for hits in found[0].values() for id_ in hits.ids}
+        lexical = {id_: found[1]["bm25"].get(id_, 0.0) for id_ in listed}
+        self._scores = {_key(ask): (near[0][4] or 0.0, {"bm25": lexical, "vector": found[1]["vector"]})}
         return found
 
     def _searches_vectors(self) -> bool:
@@ -136,12 +159,7 @@ class PostgresView:
             return ()
         if self._engine is not None:
             return self._engine.search(self._run, terms, ask.allowed, k)
-        rows = self._run(self._bm25.search(terms, ask.allowed, k))
-        if ask.allowed is None and bm25.tied(rows, k):
-            rows = self._run(self._bm25.search(terms, None, k, ties=True))
-        if rows:
-            self._weights[tuple(terms.items())] = TermWeights(*rows[0][_END:])
-        return rows[:k]
+        return self._run(self._bm25.search(terms, ask.allowed, k))
 
     def _vectors(self, ask: ArmQuery, k: int) -> Sequence[tuple[Any, ...]]:
         if ask.vector is None or not self._searches_vectors():
@@ -154,9 +172,6 @@ class PostgresView:
         found = ranked(self._run(self._nearest.exact(row, ask.allowed, k)), row)
         if not found:
             self._check_dimension(len(row))
-        within = vectors.tied(found, k)
-        if within is not None:
-            found = ranked(self._run(self._nearest.exact(row, ask.allowed, k, within=within)), row)
         return found[:k]
 
     def _is_large(self, dim: int) -> bool:
@@ -202,7 +217,7 @@ class PostgresView:
     def _lexical_scores(self, terms: Mapping[str, float], ids: Sequence[str]) -> Sequence[tuple[Any, ...]]:
         if self._engine is not None:
             return self._engine.score(self._run, terms, ids)
-        return self._run(self._bm25.score(terms, ids, self._weights.get(tuple(terms.items()))))
+        return self._run(self._bm25.score(terms, ids))
 
     def coverage(self, ask: ArmQuery, ids: Sequence[str], /) -> list[float]:
         """The share of the query's information (IDF) that each memory covers."""
@@ -214,44 +229,49 @@ class PostgresView:
 
     def speakers(self) -> Mapping[str, int]:
         """The speakers of the view, in lower case, with the number of their memories."""
-        if self._speakers is None:
-            self._speakers = dict(self._run(speakers_of(self._namespace, SHARE, LEAST)))
-        return self._speakers
+        return self._space.speakers
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        terms = query_terms(query.text, analyzer=self._settings.analyzer)
-        known = self._scores.get(_key(query), {})
-        sampled: dict[str, float] = {}
-
-        def scores(arm: str, ids: Sequence[str]) -> list[Any]:
-            have = {**sampled, **known.get(arm, {})} if arm == "vector" else known.get(arm, {})
-            missing = [id_ for id_ in ids if id_ not in have]
-            read = dict(zip(missing, self.score(arm, query, missing), strict=True)) if missing else {}
-            return [have[id_] if id_ in have else read[id_] for id_ in ids]
-
-        def baseline() -> float:
-            if not self._searches_vectors():  # the table of vectors is made with the first one
-                return 0.0
+        baseline, known = self._scores.get(_key(query), (None, {}))
+        with_vectors = query.vector is not None and self._searches_vectors()
+        if with_vectors and "vector" in hits:
             row = query_vector(query.vector)
-            rows = self._run(sample_of(self._namespace, len(row), SAMPLE))
-            sampled.update(zip((found[1] for found in rows), cosines(rows, row), strict=True))
-            return baseline_of(list(sampled.values()))
-
-        lexical = PoolLexical(self._bm25, self._run, terms, self._term_weights(terms), lambda ids: scores("bm25", ids))
-        near = PoolVectors(lambda ids: scores("vector", ids))
-        found = list(dict.fromkeys(id_ for own in hits.values() for id_ in own.ids))
-        threads = PoolThreads(self._namespace, self._run, found)
-        mentions = self.mentions if self.has_names() else None
-        return candidates(
-            lexical, near, threads, query, hits, baseline=baseline, seeds=seeds, hops=hops, mentions=mentions
+            if baseline is None or combined.is_uncertain(baseline, hits["vector"].scores, len(row)):
+                baseline = self._exact_baseline(row)
+        rows = PoolRows(
+            self._bm25,
+            self._run,
+            query_terms(query.text, analyzer=self._settings.analyzer),
+            query_vector(query.vector) if with_vectors else None,
+            hits=list(dict.fromkeys(id_ for own in hits.values() for id_ in own.ids)),
+            known=known,
+            score=lambda arm, ids: self.score(arm, query, ids),
+            cache=self._cache,
+            exact_words=self._engine is None,
+            threads=self._space.threads,
         )
 
-    def _term_weights(self, terms: Mapping[str, float]) -> TermWeights:
-        key = tuple(terms.items())
-        if key not in self._weights and terms:
-            self._weights[key] = TermWeights(*self._run(self._bm25.term_weights(terms))[0])
-        return self._weights.get(key, TermWeights(self._bm25.k1, 0.0, ()))
+        def mentions(ids: Sequence[str]) -> list[tuple[str, str, float, str]]:
+            found = self.mentions(ids)
+            rows.targets += [target for _, target, _, _ in found]
+            return found
+
+        return candidates(
+            PoolLexical(rows),
+            PoolVectors(rows),
+            rows,
+            query,
+            hits,
+            baseline=lambda: baseline or 0.0,
+            seeds=seeds,
+            hops=hops,
+            mentions=mentions if self.has_names() else None,
+        )
+
+    def _exact_baseline(self, row: Vector) -> float:
+        scores = cosines(self._run(self._nearest.sample_vectors(len(row), SAMPLE)), row)
+        return baseline_of(scores)
 
     # --- entries, graph and links
 
@@ -262,7 +282,7 @@ class PostgresView:
         if missing:
             rows = self._run(
                 SQL(
-                    f"SELECT {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "  # noqa: S608
+                    f"SELECT {ENTRY} FROM memories m WHERE m.namespace = ? AND m.id = ANY(?::text[]) "
                     "AND m.live AND m.status <> 'superseded'",
                     (self._namespace, missing),
                 )
@@ -291,7 +311,7 @@ class PostgresView:
             self._run,
             items=self.entries,
             cache=self._cache,
-            link_kinds=self._link_kinds,
+            beyond_threads=self._space.links,
             allowed=allowed,
             direction=direction,
             weights=weights,
@@ -303,8 +323,7 @@ class PostgresView:
     def has_names(self) -> bool:
         """Whether any memory has a name that a text could mention."""
         graph = self._settings.graph
-        query = SQL("SELECT EXISTS (SELECT 1 FROM names WHERE namespace = ?)", (self._namespace,))
-        return graph is not None and graph.mentions > 0 and self._run(query)[0][0]
+        return graph is not None and graph.mentions > 0 and self._space.names
 
     def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
@@ -336,6 +355,22 @@ class PostgresView:
 
     def close(self) -> None:
         """Does nothing: the store owns the connections."""
+
+
+def _state(namespace: str, settings: IndexSettings, known: int, /) -> SQL:
+    """One row: the fields of `_Space`; the speakers only if the namespace has changed since its number `known`."""
+    tables = [] if settings.graph is None else link_tables(settings.graph)
+    links = " OR ".join([f"EXISTS (SELECT 1 FROM {table} WHERE namespace = n.name)" for table in tables]) or "FALSE"
+    return SQL(
+        "SELECT COALESCE(s.seq, 0), COALESCE((SELECT min(m.expires_at) FROM memories m WHERE m.namespace = n.name "
+        "AND m.expires_at IS NOT NULL AND m.live), 'Infinity'), EXISTS (SELECT 1 FROM memories m "
+        "WHERE m.namespace = n.name AND m.live AND m.status <> 'superseded' AND m.thread IS NOT NULL), "
+        f"EXISTS (SELECT 1 FROM names WHERE namespace = n.name), {links}, CASE WHEN s.seq <> ? THEN COALESCE((SELECT "
+        "json_object_agg(p.speaker, p.named + p.prefixed) FROM speakers p WHERE p.namespace = n.name AND (p.named > 0 "
+        "OR p.prefixed >= greatest(?, ?::float8 * s.memories)))::text, '{}') END "
+        "FROM (SELECT ?::text AS name) n LEFT JOIN spaces s ON s.namespace = n.name",
+        (known, LEAST, SHARE, namespace),
+    )
 
 
 def _key(query: ArmQuery) -> tuple[str, bytes]:

@@ -1,8 +1,15 @@
-"""Names mentioned in texts: the server finds what the index in memory finds, with the same scores."""
+"""The graph in the server: neighbours of the seeds, and names mentioned in texts, as the index in memory has them."""
 
 import pytest
 
 from hybridmem import HybridMemory, Memory
+from hybridmem.core.protocols import View
+from hybridmem.core.types import Edge
+from hybridmem.indexes.graph.index import GraphSettings
+from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables
+from tests.support.store_histories import embed
+
+NOW = View()
 
 MEMORIES = [
     Memory("Ed Wood is a film that was directed by Tim Burton.", id="film", title="Ed Wood (film)"),
@@ -82,3 +89,59 @@ def test_erased_names_leave_no_row(both):
         rows = conn.raw.execute("SELECT id, name FROM names ORDER BY id").fetchall()
     assert ("film", "ed wood") not in rows
     assert all(id_ not in ("film", "diary") for id_, _ in rows)
+
+
+@pytest.fixture
+def memory(pg_url, schema):
+    with HybridMemory(pg_url, schema=schema, embedder=embed, pool_size=4) as memory:
+        yield memory
+
+
+def asked_of(space):
+    """The statements that a space runs from now on."""
+    asked, run = [], space._run
+    space._run = lambda statement: asked.append(statement.text) or run(statement)
+    return asked
+
+
+class TestNeighbours:
+    def graph(self, memory, links, settings=GraphSettings()):  # noqa: B008
+        space = memory._engine.search_view(NOW)
+        return ServerGraph("", settings, space._run, items=space.entries, cache=space._cache, beyond_threads=links)
+
+    @pytest.mark.parametrize("hops", [1, 2, 3])
+    def test_threads_alone_need_no_recursion(self, memory, hops):
+        for n in range(12):
+            memory.add(f"turn {n}{'?' * (n % 3 == 0)}", id=f"m{n:02}", thread="t", created_at=1_600_000_000 + n // 2)
+        memory.add("alone", id="alone")
+        memory.add("turn 4 again", id="next", thread="t", created_at=1_600_000_002, supersedes="m04")
+        seeds = {"m03": 1.0, "m09": 0.5, "alone": 0.3, "gone": 1.0}
+        ways = [self.graph(memory, more).spread(seeds, hops=hops) for more in (False, True)]
+        assert ways[0] == ways[1]
+        assert len(ways[0]) >= 2 * hops
+
+    def test_links_are_seen_once_they_are_there(self, memory):
+        for n in range(4):
+            memory.add(f"turn {n}", id=f"m{n}", thread="t")
+        memory.add("far away", id="far")
+        space = memory._engine.search_view(NOW)
+        asked = asked_of(space)
+        assert set(space.graph().spread({"m0": 1.0})) == {"m1", "m2"}
+        assert not any("RECURSIVE" in text for text in asked)
+        memory.store.link([Edge("m0", "far")])
+        space.refresh()
+        assert set(space.graph().spread({"m0": 1.0})) == {"m1", "m2", "far"}
+        assert set(space.graph().spread({"far": 1.0})) == {"m0", "m1"}
+
+    @pytest.mark.parametrize("fields", [{"entities": ("Ana",)}, {"metadata": {"links": ["m1"]}}])
+    def test_entities_and_pointers_are_more(self, memory, fields):
+        memory.add("one", id="m0", **fields)
+        memory.add("two", id="m1", entities=("Ana",) if "entities" in fields else ())
+        assert set(memory._engine.search_view(NOW).graph(threads=False).spread({"m0": 1.0})) == {"m1"}
+
+    def test_what_does_not_count_is_not_looked_for(self, memory):
+        memory.add("one", id="m0", entities=("Ana",), thread="t")
+        memory.add("two", id="m1", entities=("Ana",), thread="t")
+        settings = GraphSettings(explicit=0, metadata=0, shared=0, thread=0)
+        assert link_tables(settings) == []
+        assert self.graph(memory, False, settings).spread({"m0": 1.0}) == {}
