@@ -12,7 +12,7 @@ from psycopg import sql
 from hybridmem.errors import SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
-from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.conversation import cues_of, speaker_of
 from hybridmem.text.folding import text_digest
 
 __all__ = [

@@ -27,7 +27,7 @@ from hybridmem.indexes.graph.names import Mention, Names, name_weight
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import ASKS
+from hybridmem.text.conversation import ASKS
 from hybridmem.text.names import words_of
 
 __all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "mentions_of", "neighbourhood", "thread_neighbours"]
