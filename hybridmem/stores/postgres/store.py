@@ -91,6 +91,7 @@ class PostgresStore(SQLStore):
         tuning["hnsw.max_scan_tuples"] = str(_MAX_SCAN)
         super().__init__(clock=clock)
         self._db = Database(url, schema=schema, limits=limits, settings=tuning)
+        self.path = self._db.name
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
         self._indexes = VectorIndexes(self._db, prefix=prefix, auto=auto_index)
@@ -109,11 +110,6 @@ class PostgresStore(SQLStore):
         except BaseException:
             self.close()
             raise
-
-    @property
-    def path(self) -> str:
-        """The address of the store without its password."""
-        return self._db.name
 
     def _prepare(self) -> None:
         found = self._db.read(lambda conn: schema.version_of(conn, self._schema))
