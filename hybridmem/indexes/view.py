@@ -84,6 +84,7 @@ class LocalView:
 
     thread_threshold = 0.01
     """Seconds: an arm that usually takes longer runs in its own thread."""
+    searches_both = False
 
     def __init__(self, store: Store, view: View, settings: IndexSettings, /) -> None:
         self._store = store
@@ -372,6 +373,9 @@ class LocalView:
             return Hits([], [])
         hits: Hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
         return hits
+
+    def search_both(self, _query: ArmQuery, /, *, k: int) -> None:
+        """None: the arms are searched at the same time, one by one."""
 
     def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""

@@ -22,7 +22,6 @@ from hybridmem.core.protocols import (
     SupportsLazyFilter,
     SupportsPastViews,
     View,
-    searches_both,
 )
 from hybridmem.core.types import ArmList, Direction, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -33,8 +32,8 @@ from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, answer_confidence, hidden, listed, pool_of
-from hybridmem.memory.results import EntryReader, Result
+from hybridmem.memory.question import Answer, EntryReader, Question, answer_confidence, hidden, listed, pool_of
+from hybridmem.memory.results import Result
 from hybridmem.memory.upkeep import (
     Expiry,
     begin_generation,
@@ -219,7 +218,7 @@ class Engine:
         A view with combined search answers both arms in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
-        if everything and self.embedder is not None and searches_both(view):
+        if everything and self.embedder is not None and view.searches_both:
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))

@@ -65,6 +65,7 @@ class PostgresView:
 
     thread_threshold = 0.002
     """Expected seconds from which an arm runs in a thread of its own: it mostly waits for the server."""
+    searches_both = True
 
     def __init__(
         self,
