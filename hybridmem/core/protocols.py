@@ -245,8 +245,11 @@ class SearchView(Protocol):
     searches_both: bool
     """Whether `search_both` may answer both arms in one round trip."""
 
-    def refresh(self) -> None:
-        """Catch up with the store: the next search sees every write acknowledged before this call."""
+    def refresh(self, newest: int | None = None, /) -> None:
+        """Catch up with the store: the next search sees every write acknowledged before this call.
+
+        `newest` is the store's newest seq where the caller has just read it.
+        """
         ...
 
     def next_expiry(self) -> float | None:

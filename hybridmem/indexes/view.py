@@ -105,9 +105,9 @@ class LocalView:
 
     # --- updating
 
-    def refresh(self) -> None:
-        """Catch up with the store."""
-        newest = self._store.last_seq()
+    def refresh(self, newest: int | None = None, /) -> None:
+        """Catch up with the store, whose newest seq is `newest` where the caller has just read it."""
+        newest = self._store.last_seq() if newest is None else newest
         if newest == self._applied:
             return
         if self._view.as_of is not None and self._applied >= 0:
@@ -118,7 +118,7 @@ class LocalView:
             loaded = self._open() if self._applied < 0 else 0
             changed = self._catch_up(max(loaded, self._applied))
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
-            self._applied = newest
+            self._applied = max(self._applied, newest)  # another thread may have seen more
 
     def next_expiry(self) -> float | None:
         """None: the store has to be asked."""

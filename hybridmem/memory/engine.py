@@ -114,20 +114,22 @@ class Engine:
 
     def search_view(self, view: View) -> SearchView:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
-        if view.as_of is None:
-            found = self._kept(self._views, view, view)
-            if found.next_expiry() is None:
-                self._check_generation(self.expiry.apply(view.namespace))
-            else:  # one statement of the server reads the expiry and the version of the namespace
-                found.refresh()
-                self.expiry.apply_from(view.namespace, found.next_expiry())
-                self._check_generation(found.version(), view.namespace)
-                if not self.expiry.is_due(found.next_expiry()):
-                    return found
-        else:
-            self._check_generation(self.store.last_seq())
+        if view.as_of is not None:
+            newest = self.store.last_seq()
+            self._check_generation(newest)
             found = self._kept(self._as_of_views, (view, self._view_version(view)), view)
-        found.refresh()
+            found.refresh(newest)
+            return found
+        found = self._kept(self._views, view, view)
+        if found.next_expiry() is None:
+            newest = self.expiry.apply(view.namespace)
+            self._check_generation(newest)
+            found.refresh(newest)
+        else:  # one statement of the server reads the expiry and the version of the namespace
+            found.refresh()
+            self._check_generation(found.version(), view.namespace)
+            if self.expiry.apply_from(view.namespace, found.next_expiry()):
+                found.refresh()
         return found
 
     def _kept(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
