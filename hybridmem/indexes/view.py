@@ -38,7 +38,7 @@ from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import question_sentences
+from hybridmem.text.conversation import question_sentences
 
 __all__ = ["IndexSettings", "LocalView"]
 

@@ -45,7 +45,7 @@ from hybridmem.memory.upkeep import (
     keep_embedded,
     recorded,
 )
-from hybridmem.text.speakers import bare_question
+from hybridmem.text.conversation import bare_question
 
 __all__ = ["Engine"]
 
