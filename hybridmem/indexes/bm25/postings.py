@@ -49,7 +49,7 @@ class Segment:
     lengths: Floats
     most: Floats
     shortest: Floats
-    key: int = field(default_factory=_next_key, compare=False)
+    key: int = field(default_factory=_next_key, init=False, compare=False)
     _views: tuple[memoryview, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ class SQLStore(ABC):
     """The store protocol over the tables of `memories`, `versions`, `bodies`, `vectors`, `edges` and `snapshots`."""
 
     path: str
+    """The file of the store, or its address without the password."""
 
     def __init__(self, *, clock: Callable[[], float], streams: bool = True) -> None:
         """`streams`: a connection may stay in use while the caller consumes what it reads."""
