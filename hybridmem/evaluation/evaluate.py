@@ -148,7 +148,9 @@ def _run(system: System, cases: Sequence[Case], *, depth: int, progress: Progres
     notes = []
     longest = max(map(len, lists))
     if 0 < longest < depth and sum(len(answer) == longest for answer in lists) * 2 > len(lists):
-        notes.append(f"returns at most {longest} results, which bounds its recall beyond that")
+        notes.append(
+            f"at most {longest} result{'s' if longest > 1 else ''} for a question, which limits recall beyond that"
+        )
     if not system.dated and (dated := sum(case.as_of is not None for case in cases)):
         notes.append(f"cannot answer as of a date: {dated} dated cases were asked without it")
     return Run(

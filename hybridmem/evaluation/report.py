@@ -155,7 +155,8 @@ class Report:
                 gain = self.gain(run.name, chosen, over=best)
                 word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
                 lines.append(f"{run.name} {word} its best arm {best}: {chosen} {_signed(gain)}")
-        return [*lines, f"{', '.join(unchanged)}: no change on these cases"] if unchanged else lines
+        stages = ", ".join(name.removeprefix("without ") for name in unchanged)
+        return [*lines, f"no change on these cases without {stages}"] if unchanged else lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready data."""
@@ -268,10 +269,19 @@ class Report:
 
     def notes(self) -> list[str]:
         """Remarks about the systems and the cases that were left out."""
-        notes = [f"{run.name}: {note}" for run in self.runs for note in run.notes]
+        noted: dict[str, list[str]] = {}
+        for run in self.runs:
+            for note in run.notes:
+                noted.setdefault(note, []).append(run.name)
+        of = {run.name: run.of for run in self.runs}
+        lines = []
+        for note, names in noted.items():
+            own = [name for name in names if of[name] not in names]  # an ablation repeats what its system has
+            lines.append(f"{', '.join(own)}: {note}")
         if self.unjudged:
-            notes.append(f"{self.unjudged} cases name nothing relevant and were left out")
-        return notes
+            count = "1 case names" if self.unjudged == 1 else f"{self.unjudged} cases name"
+            lines.append(f"{count} nothing relevant, left out")
+        return lines
 
     def headline(self) -> str:
         """The metric of category tables: recall@10, or the deepest recall."""

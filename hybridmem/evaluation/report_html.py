@@ -16,7 +16,7 @@ __all__ = ["report_body", "report_page"]
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7f12", "#6b5fb5")
 _ABLATION = "#7d8894"
 _STYLE = """
-.hm-report{font:14px/1.5 system-ui,sans-serif;color:#17202b;max-width:66rem}
+.hm-report{font:14px/1.5 system-ui,sans-serif;color:#17202b;max-width:78rem}
 .hm-report h1{font-size:20px;margin:0 0 .6rem}
 .hm-report h2{font-size:14px;margin:1.8rem 0 .4rem}
 .hm-report ul{margin:0;padding-left:1.1rem}
@@ -25,14 +25,22 @@ _STYLE = """
 .hm-report th:first-child,.hm-report td:first-child{text-align:left;padding-left:0}
 .hm-report details{border-top:1px solid #8884;padding:.5rem 0}
 .hm-report summary{cursor:pointer;font-weight:600}
-.hm-report svg{max-width:100%;height:auto;display:block;margin:1rem 0}
-.hm-report svg text{fill:currentColor;font-size:12px}
+.hm-report svg{width:100%;max-width:620px;height:auto;display:block;margin:0 0 .4rem}
+.hm-report svg text{fill:currentColor;font-size:13px}
 .hm-report .scroll{overflow-x:auto}
+.hm-report .bars{display:grid;grid-template-columns:minmax(0,max-content) minmax(80px,1fr) max-content;gap:3px 10px;
+align-items:center;font-size:13px;max-width:52rem;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
+.hm-report .bar{position:relative;height:13px}
+.hm-report .bar i{position:absolute;inset:0 auto 0 0;opacity:.6;border-radius:2px}
+.hm-report .bar b{position:absolute;inset:2px auto 2px 0;border:solid currentColor;border-width:0 1px;
+background:linear-gradient(currentColor,currentColor) center/100% 1px no-repeat}
+.hm-report .hm-legend{display:flex;flex-wrap:wrap;gap:2px 18px;font-size:13px}
+.hm-report .hm-legend i{display:inline-block;width:20px;border-top:2px solid;vertical-align:middle;margin-right:6px}
 @media (prefers-color-scheme:dark){.hm-report{color:#e4e8ef}}
 """
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<style>body{{margin:2rem auto;padding:0 1rem;max-width:68rem;background:#fff}}
+<style>body{{margin:2rem auto;padding:0 1rem;max-width:80rem;background:#fff}}
 @media (prefers-color-scheme:dark){{body{{background:#151a22}}}}</style></head><body>{body}</body></html>
 """
 
@@ -75,23 +83,17 @@ def _cells(row: Iterable[str], tag: str) -> str:
 
 def _intervals(report: Report, name: str) -> str:
     """One horizontal bar per system from 0 to its mean, with its interval."""
-    label, width, row = 250, 460, 24
-    height = row * len(report.runs) + 8
-    lines = [f'<svg viewBox="0 0 {label + width + 60} {height}" role="img" aria-label="{escape(name)} by system">']
+    rows = []
     for number, run in enumerate(report.runs):
-        bounds, y = report.interval(run.name, name), row * number + 6
+        bounds = report.interval(run.name, name)
         colour = _ABLATION if run.of else _COLOURS[number % len(_COLOURS)]
-        middle = y + 8
-        lines.append(f'<text x="{label - 8}" y="{y + 12}" text-anchor="end">{escape(run.name)}</text>')
-        length = bounds.mean * width
-        lines.append(f'<rect x="{label}" y="{y + 2}" width="{length:.1f}" height="12" fill="{colour}" opacity=".6"/>')
-        start, end = label + bounds.low * width, label + bounds.high * width
-        lines.append(
-            f'<path d="M{start:.1f} {middle}H{end:.1f}M{start:.1f} {y + 3}v10M{end:.1f} {y + 3}v10" '
-            'stroke="currentColor" fill="none"/>'
+        low, length = 100 * bounds.low, 100 * (bounds.high - bounds.low)
+        rows.append(
+            f'<span>{escape(run.name)}</span><div class="bar">'
+            f'<i style="width:{100 * bounds.mean:.2f}%;background:{colour}"></i>'
+            f'<b style="left:{low:.2f}%;width:{length:.2f}%"></b></div><span>{bounds.mean:.3f}</span>'
         )
-        lines.append(f'<text x="{end + 6:.1f}" y="{y + 12}">{bounds.mean:.3f}</text>')
-    return "".join([*lines, "</svg>"])
+    return f'<div class="bars" role="img" aria-label="{escape(name)} by system">{"".join(rows)}</div>'
 
 
 def _curves(report: Report) -> str:
@@ -101,7 +103,7 @@ def _curves(report: Report) -> str:
         return ""
     left, top, width, height = 40, 10, 420, 240
     step = width / max(1, len(names) - 1)
-    lines = [f'<svg viewBox="0 0 {left + width + 240} {top + height + 30}" role="img" aria-label="recall by depth">']
+    lines = [f'<svg viewBox="0 0 {left + width + 10} {top + height + 30}" role="img" aria-label="recall by depth">']
     for tenth in range(0, 11, 2):
         y = top + height - height * tenth / 10
         lines.append(f'<path d="M{left} {y:.1f}H{left + width}" stroke="currentColor" opacity=".15"/>')
@@ -109,6 +111,7 @@ def _curves(report: Report) -> str:
     for number, name in enumerate(names):
         x = left + step * number
         lines.append(f'<text x="{x:.1f}" y="{top + height + 18}" text-anchor="middle">{metric(name)[1]}</text>')
+    legend = []
     for number, run in enumerate(report.systems()):
         colour = _COLOURS[number % len(_COLOURS)]
         means = [report.mean(run.name, name) for name in names]
@@ -117,10 +120,9 @@ def _curves(report: Report) -> str:
         )
         dashes = ' stroke-dasharray="5 4"' if run.arm else ""
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
-        y = top + 14 + 16 * number
-        lines.append(f'<path d="M{left + width + 16} {y - 4}h18" stroke="{colour}" stroke-width="2"{dashes}/>')
-        lines.append(f'<text x="{left + width + 40}" y="{y}">{escape(run.name)}</text>')
-    return "".join([*lines, "</svg>"])
+        kind = "dashed" if run.arm else "solid"
+        legend.append(f'<span><i style="border-color:{colour};border-top-style:{kind}"></i>{escape(run.name)}</span>')
+    return "".join([*lines, "</svg>", '<div class="hm-legend">', *legend, "</div>"])
 
 
 def _failure(failure: Failure) -> str:

@@ -39,7 +39,7 @@ def test_functions_side_by_side():
 def test_cases_without_an_answer_are_left_out_and_said():
     report = evaluate(always("a"), [*CASES, Case("nothing"), Case("zero", {"a": 0.0})])
     assert (len(report.cases), report.unjudged) == (3, 2)
-    assert "2 cases name nothing relevant" in str(report)
+    assert "2 cases name nothing relevant, left out" in str(report)
 
 
 def test_progress_counts_over_all_systems():
@@ -54,7 +54,7 @@ def test_outputs(tmp_path):
     assert "good" in text
     assert "recall@3" in text
     assert "easy (2)" in text
-    assert "returns at most 3 results" in text
+    assert "good: at most 3 results for a question" in text
     data = json.loads(report.to_json(tmp_path / "report.json"))
     assert json.loads((tmp_path / "report.json").read_text()) == data
     assert data["cases"] == 3
@@ -100,7 +100,7 @@ def test_verdicts_on_arms():
     )  # fmt: skip
     assert parts.verdicts() == [
         "without spread: mrr@10 -0.500 [-0.500, -0.500] against whole: the stage helps",
-        "without gate: no change on these cases",
+        "no change on these cases without gate",
     ]
     with pytest.raises(ConfigError, match="'none' is not in this report: it has arm, better, same, worse"):
         report.mean("none", "mrr@10")
@@ -142,6 +142,24 @@ def test_ids_of_results():
         result_id(object())
 
 
+def test_a_remark_about_several_systems_is_one_line():
+    from hybridmem.evaluation.report import Report, Run
+
+    cases = (Case("q", {"a": 1.0}),)
+    few, slow = "few results", "slow"
+    runs = [
+        Run("arm", (("a",),), (0.001,), notes=(few,), arm=True),
+        Run("fused", (("a",),), (0.001,), notes=(few,)),
+        Run("without gate", (("a",),), (0.001,), notes=(few, slow), of="fused"),
+    ]
+    report = Report(cases, tuple(runs), metrics=("mrr@10",), unjudged=1)
+    assert report.notes() == [
+        "arm, fused: few results",
+        "without gate: slow",
+        "1 case names nothing relevant, left out",
+    ]
+
+
 def test_as_of_reaches_those_who_can():
     day = datetime(2024, 5, 1, tzinfo=timezone.utc)
     seen = []
@@ -152,7 +170,7 @@ def test_as_of_reaches_those_who_can():
 
     report = evaluate({"dated": dated, "plain": always("a")}, [Case("q", {"a": 1.0}, as_of=day), CASES[0]])
     assert seen == [day, None]
-    assert report.runs[0].notes == ("returns at most 1 results, which bounds its recall beyond that",)
+    assert report.runs[0].notes == ("at most 1 result for a question, which limits recall beyond that",)
     assert "1 dated cases were asked without it" in report.runs[1].notes[1]
 
 

@@ -51,7 +51,10 @@ def test_the_html_report_is_one_safe_page(memory, tmp_path):
     report = evaluate(memory, cases, failures=5)
     page = report.to_html(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text("utf-8") == page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 1
+    assert page.count('class="bar"') == len(report.runs)
+    bar = f'<i style="width:{100 * report.mean("fused", report.metrics[-1]):.2f}%'
+    assert bar in page
     assert "&lt;i&gt;tea&lt;/i&gt;" in page
     assert "<b>daily" not in page
     assert "http" not in page
