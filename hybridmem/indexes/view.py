@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -36,7 +38,7 @@ from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import question_sentences
+from hybridmem.text.conversation import question_sentences
 
 __all__ = ["IndexSettings", "LocalView"]
 
@@ -73,6 +75,8 @@ class _Derived:
     """The seq of the state."""
     information: dict[str, float] = field(default_factory=dict)
     """The IDF of the rarest word of each name."""
+    idf: dict[str, float] = field(default_factory=dict)
+    """The IDF of each term of a name: names share words."""
     speakers: dict[str, int] | None = None
     sample: Any = None
     """The vectors of the sample that the baseline is computed from; None: there are none."""
@@ -454,12 +458,18 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        information = self._derived().information
-        found = information.get(mention.name)
+        derived = self._derived()
+        found = derived.information.get(mention.name)
         if found is None:
-            terms = self._settings.analyzer(mention.name)
-            found = information[mention.name] = name_information(terms, self.bm25.idf)
+            terms = chain.from_iterable(map(self._settings.analyzer, mention.name.split()))  # read up to a rare one
+            found = derived.information[mention.name] = name_information(terms, partial(self._idf, derived.idf))
         return name_weight(mention, found)
+
+    def _idf(self, known: dict[str, float], term: str) -> float:
+        found = known.get(term)
+        if found is None:
+            found = known[term] = self.bm25.idf(term)
+        return found
 
     def graph(
         self,

@@ -31,6 +31,7 @@ from hybridmem.fusion.explain import Explanation, Trace, explain_arm
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
+from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.health import Health, Observation, measure
 from hybridmem.memory.question import Answer, Question, answer_confidence, hidden, listed, pool_of
@@ -44,7 +45,7 @@ from hybridmem.memory.upkeep import (
     keep_embedded,
     recorded,
 )
-from hybridmem.text.speakers import bare_question
+from hybridmem.text.conversation import bare_question
 
 __all__ = ["Engine"]
 
@@ -342,8 +343,9 @@ class Engine:
             return self.fetch(*view.search("bm25" if arm == "graph" else arm, query, k=question.k), question.view)
         graph = snapshot
         if direction != "backward" and view.has_names():
-            mentions = partial(view.mentions, weight=(weights or {}).get("mentions"))
-            graph = ExtendedGraph(snapshot, mention_links(mentions), allowed=query.allowed)
+            weight = (weights or {}).get("mentions", (self.settings.graph or GraphSettings()).mentions)
+            links = mention_links(partial(view.mentions, weight=weight))
+            graph = ExtendedGraph(snapshot, links, allowed=query.allowed, heaviest=weight)
         seeds = view.search("bm25", query, k=4 * question.k)
         hits = graph.search(dict(zip(*seeds, strict=True)), k=question.k, hops=hops, decay=decay)
 

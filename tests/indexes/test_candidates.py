@@ -15,7 +15,7 @@ from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Candidates, Hits
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import is_person, question_sentences, speaker_of
+from hybridmem.text.conversation import is_person, question_sentences, speaker_of
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue"]
 TERMS = Analyzer()
@@ -230,7 +230,8 @@ def test_memories_with_equal_cosines_are_found(count, angle):
         results = memory.search("query", k=3)
         assert sorted(result.id for result in results) == [f"m{n}" for n in range(count)]
         assert {round(result.score, 3) for result in results} == {0.505}  # half the weight, new: × 1.01
-        pool = memory._engine.search_view(View()).complete(ArmQuery("query", vectors["query"]), {"vector": Hits([], [])})
+        view = memory._engine.search_view(View())
+        pool = view.complete(ArmQuery("query", vectors["query"]), {"vector": Hits([], [])})
         assert pool.baseline["vector"] == 0.0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hybridmem.core.types import Edge
 from hybridmem.stores.sql.codec import BODY, word_count
-from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.conversation import cues_of, speaker_of
 from hybridmem.text.folding import text_digest
 
 __all__ = [

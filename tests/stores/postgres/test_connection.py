@@ -17,7 +17,7 @@ from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.store import PostgresStore
-from hybridmem.text.cues import FIRST_PERSON
+from hybridmem.text.conversation import FIRST_PERSON
 from tests.support import postgres_server
 
 NOW = View()

@@ -155,8 +155,9 @@ class Nearest:
         """
         vectors = self._sample(dim, size)
         return SQL(
-            f"SELECT CASE WHEN deviation > {NO_SPREAD} THEN mean - deviation ELSE 0 END FROM (SELECT avg(cosine) AS mean, "
-            f"stddev_pop(cosine) AS deviation FROM (SELECT {COSINE} AS cosine {vectors.text}) c) s",
+            f"SELECT CASE WHEN deviation > {NO_SPREAD} THEN mean - deviation ELSE 0 END FROM "
+            "(SELECT avg(cosine) AS mean, stddev_pop(cosine) AS deviation FROM "
+            f"(SELECT {COSINE} AS cosine {vectors.text}) c) s",
             vectors.params,
         )
 

@@ -26,7 +26,7 @@ from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, mentions_of
 from hybridmem.stores.postgres.search.pool import PoolLexical, PoolRows, PoolVectors
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
-from hybridmem.text.speakers import LEAST, SHARE
+from hybridmem.text.conversation import LEAST, SHARE
 
 if TYPE_CHECKING:
     from hybridmem.core.protocols import ArmQuery
