@@ -57,6 +57,8 @@ SPANS = 4
 REFRESH = 0.01
 """The share of a TTL that must have passed before a read refreshes it: not every read becomes a write."""
 PAGE = 100
+DEPTH = 100
+"""How deep the arms search where the recipe does not say it: pages of one search must rank the same lists."""
 _Path = tuple[str, ...]
 
 
@@ -85,7 +87,9 @@ class HybridStore(BaseStore):
         self.ttl_config = ttl
         self._clock = memory.engine.clock
         self._fields = tuple(fields)
-        self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two keys are two items
+        # equal texts under two keys are two items
+        self._depth = memory.recipe.depth or DEPTH
+        self._recipe = replace(memory.recipe, duplicates=None, depth=self._depth)
         self._directory = _Directory(memory)
         self._spans: OrderedDict[str, HybridMemory] = OrderedDict()
         self._lock = threading.Lock()
@@ -228,17 +232,30 @@ class HybridStore(BaseStore):
         if not names:
             return []
         passing = self._passing(op.filter, names) if op.filter else None
-        return self._search_memory(op, names, wanted, passing)
+        depth = self._depth
+        if wanted <= depth:
+            return self._search_memory(op, names, wanted, passing)
+        # A deeper search ranks differently. Its new items follow the others, so that pages never overlap.
+        found: dict[tuple[str, str], tuple[Memory, str, float | None]] = {}
+        while len(found) < wanted:
+            rows = self._search_memory(op, names, depth, passing)
+            least = min((score or 0.0 for _, _, score in found.values()), default=1.0)
+            for memory, name, score in rows:
+                found.setdefault((name, memory.id), (memory, name, min(score or 0.0, least)))
+            if len(rows) < depth:
+                break
+            depth *= 2
+        return list(found.values())
 
     def _search_memory(
-        self, op: SearchOp, names: Sequence[str], wanted: int, filter: dict[str, Any] | None
+        self, op: SearchOp, names: Sequence[str], k: int, filter: dict[str, Any] | None
     ) -> list[tuple[Memory, str, float | None]]:
         if len(names) == 1:
-            rows = self.memory.namespace(names[0]).search(op.query or "", k=wanted, filter=filter, recipe=self._recipe)
+            rows = self.memory.namespace(names[0]).search(op.query or "", k=k, filter=filter, recipe=self._recipe)
             return [(row.memory, names[0], row.score) for row in rows]
         found: list[tuple[Memory, str, float | None]] = []
         for row in self._span(self._name(op.namespace_prefix)).search(
-            op.query or "", k=wanted, filter=filter, recipe=self._recipe
+            op.query or "", k=k, filter=filter, recipe=self._recipe
         ):
             name, id_ = split_id(row.id)
             found.append((replace(row.memory, id=id_), name, row.score))

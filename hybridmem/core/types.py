@@ -117,7 +117,7 @@ class Entry(NamedTuple):
     speaker: str | None = None
     """Who said it, in lower case: `Memory.speaker`, or the "Name:" at the start of the text; None: unknown."""
     cues: int = 0
-    """Bits: the text asks a question (1), has a first-person word (2), has a time word (4); see `text.cues`."""
+    """Bits: the text asks a question (1), has a first-person word (2), has a time word (4); see `text.conversation`."""
     event_at: float | None = None
     expires_at: float | None = None
 

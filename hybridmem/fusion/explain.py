@@ -115,6 +115,8 @@ class Explanation:
     gated: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, Activation] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The metadata of the documents or nodes that the arms listed; a HybridMemory keeps its fields itself."""
     hits: Mapping[str, Sequence[ArmHit]] = field(default_factory=dict)
     """Each arm's list before the gate, best first."""
     confidence: float | None = None

@@ -22,8 +22,7 @@ from hybridmem.core.types import Entry, Memory
 from hybridmem.indexes import arrays
 from hybridmem.indexes.arrays import Array
 from hybridmem.indexes.graph.adjacency import ThreadPosition, Threads
-from hybridmem.text.cues import ASKS, cues_of, is_person, speaker_of
-from hybridmem.text.speakers import frequent_prefixes
+from hybridmem.text.conversation import ASKS, cues_of, frequent_prefixes, is_person, speaker_of
 
 __all__ = ["Entries", "Extra", "Turn"]
 

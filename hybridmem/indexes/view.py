@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,7 +39,7 @@ from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import question_sentences
+from hybridmem.text.conversation import question_sentences
 
 __all__ = ["IndexSettings", "LocalView"]
 
@@ -74,6 +76,8 @@ class _Derived:
     """The seq of the state."""
     information: dict[str, float] = field(default_factory=dict)
     """The IDF of the rarest word of each name."""
+    idf: dict[str, float] = field(default_factory=dict)
+    """The IDF of each term of a name: names share words."""
     speakers: dict[str, int] | None = None
     sample: Any = None
     """The vectors of the sample that the baseline is computed from; None: there are none."""
@@ -85,6 +89,7 @@ class LocalView:
 
     thread_threshold = 0.01
     """Seconds: an arm that usually takes longer runs in its own thread."""
+    searches_both = False
 
     def __init__(self, store: Store, view: View, settings: IndexSettings, /) -> None:
         self._store = store
@@ -105,9 +110,9 @@ class LocalView:
 
     # --- updating
 
-    def refresh(self) -> None:
-        """Catch up with the store."""
-        newest = self._store.last_seq()
+    def refresh(self, newest: int | None = None, /) -> None:
+        """Catch up with the store, whose newest seq is `newest` where the caller has just read it."""
+        newest = self._store.last_seq() if newest is None else newest
         if newest == self._applied:
             return
         if self._view.as_of is not None and self._applied >= 0:
@@ -118,7 +123,7 @@ class LocalView:
             loaded = self._open() if self._applied < 0 else 0
             changed = self._catch_up(max(loaded, self._applied))
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
-            self._applied = newest
+            self._applied = max(self._applied, newest)  # another thread may have seen more
 
     def next_expiry(self) -> float | None:
         """None: the store has to be asked."""
@@ -375,6 +380,9 @@ class LocalView:
         hits: Hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
         return hits
 
+    def search_both(self, _query: ArmQuery, /, *, k: int) -> None:
+        """None: the arms are searched at the same time, one by one."""
+
     def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""
         if arm == "bm25":
@@ -456,12 +464,18 @@ class LocalView:
         return links
 
     def _name_weight(self, mention: Mention) -> float:
-        information = self._derived().information
-        found = information.get(mention.name)
+        derived = self._derived()
+        found = derived.information.get(mention.name)
         if found is None:
-            terms = self._settings.analyzer(mention.name)
-            found = information[mention.name] = name_information(terms, self.bm25.idf)
+            terms = chain.from_iterable(map(self._settings.analyzer, mention.name.split()))  # read up to a rare one
+            found = derived.information[mention.name] = name_information(terms, partial(self._idf, derived.idf))
         return name_weight(mention, found)
+
+    def _idf(self, known: dict[str, float], term: str) -> float:
+        found = known.get(term)
+        if found is None:
+            found = known[term] = self.bm25.idf(term)
+        return found
 
     def graph(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -160,11 +160,16 @@ class FusedArms:
             self._trace = Trace()
             self._rank(self._trace)
         texts: dict[str, str] = {}
+        metadata: dict[str, dict[str, Any]] = {}
         for arm in self.lists:
-            texts.update(zip(self.reader.keys(arm.items), self.reader.column(arm.items, "text"), strict=True))
-        return self._trace.explanation(
+            keys = self.reader.keys(arm.items)
+            texts.update(zip(keys, self.reader.column(arm.items, "text"), strict=True))
+            for key, item in zip(keys, arm.items, strict=True):
+                metadata[key] = {**getattr(item, "metadata", {}), **metadata.get(key, {})}
+        explanation = self._trace.explanation(
             self.ranking, query=self._query, lists=self.lists, shown=self.shares(), texts=texts
         )
+        return replace(explanation, metadata=metadata)
 
     @property
     def is_degraded(self) -> bool:

@@ -238,7 +238,8 @@ class GraphCorpus(Generic[Item]):
             most = self._graph.settings.max_fanout
             sources.append(self._fields.links(extent.definitions, weight=weights["metadata"], most=most))
         if sources:
-            snapshot = ExtendedGraph(snapshot, *sources, allowed=allowed)
+            heaviest = max(weights["mentions"], weights["metadata"])
+            snapshot = ExtendedGraph(snapshot, *sources, allowed=allowed, heaviest=heaviest)
         seeds = extent.scaled(seeds)
         hits = snapshot.search(seeds, k=extent.k, hops=extent.hops, decay=extent.decay)
         paths = arm_paths(snapshot, seeds, hits.ids, hops=extent.hops, decay=extent.decay)

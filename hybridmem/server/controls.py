@@ -83,7 +83,7 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
         if is_dataclass(stage):
             controls += _stage_controls(slot, stage, arms)
         groups.append(
-            {"id": slot.name, "label": slot.name, "help": slot.doc, "on": stage is not None, "controls": controls}
+            {"id": slot.name, "label": slot.name, "help": slot.doc + ".", "on": stage is not None, "controls": controls}
         )
     return groups
 

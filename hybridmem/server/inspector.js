@@ -58,6 +58,7 @@ function writeUrl() {
   if (state.base) values.set("base", JSON.stringify(state.base));
   if (Object.keys(state.changes).length) values.set("changes", JSON.stringify(state.changes));
   if (state.open) values.set("open", state.open);
+  document.title = state.query ? `${state.query} – hybridmem inspector` : "hybridmem inspector";
   history.replaceState(null, "", values.size ? "#" + values : location.pathname);
 }
 
@@ -87,7 +88,13 @@ async function search() {
   clearTimeout(timer);
   writeUrl();
   if (!state.query.trim()) { current = null; render(); return; }
-  if (filterValue() === undefined) { fail('The filter is not JSON. Example: {"tags": {"$contains": "home"}}', "search"); return; }
+  const wrong = filterValue() === undefined;
+  $("filter").setAttribute("aria-invalid", wrong);
+  if (wrong) {
+    fail('The filter is not JSON. Example: {"tags": {"$contains": "home"}}', "search");
+    if (current === null) render();
+    return;
+  }
   const body = request();
   $("status").textContent = "…";
   const changed = Object.keys(state.changes).length > 0;
@@ -263,6 +270,10 @@ function listen() {
   $("ask").addEventListener("submit", event => { event.preventDefault(); search(); });
   $("error").addEventListener("click", () => { $("error").hidden = true; });
   $("query").addEventListener("input", () => { $("error").hidden = true; state.query = $("query").value; state.open = null; closeDetail(); soon(120); });
+  $("query").addEventListener("keydown", event => {
+    const first = event.key === "ArrowDown" && document.querySelector("#fused .row");
+    if (first) { event.preventDefault(); first.focus(); }
+  });
   $("k").addEventListener("input", () => { const k = parseInt($("k").value, 10); if (k >= 1 && k <= 100) { state.k = k; baseFigures = null; recipeChanged(); } });
   $("filter").addEventListener("input", () => { state.filter = $("filter").value; soon(250); });
   $("as-of").addEventListener("input", () => { state.asOf = $("as-of").value; showAsOf(); soon(); });

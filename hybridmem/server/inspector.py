@@ -106,7 +106,7 @@ class Actions:
             "result": next((one for one in _results(explained) if one["key"] == key), None),
             **self._wide(key, query, explained),
             "path": list(explained.activations[key].path) if key in explained.activations else [],
-            **self.source.details(key, query),
+            **self.source.details(key, query, explained),
         }
 
     def _wide(self, key: str, query: Query, explained: Explanation) -> dict[str, Any]:

@@ -32,6 +32,11 @@ function paint(element, name) {
 const swatch = name => paint(make("span", {class: "swatch"}), name);
 const lossSwatch = () => make("span", {class: "swatch minus"});
 const precise = number => number === null ? "–" : Math.abs(number) >= 100 ? number.toFixed(0) : Number(number.toPrecision(3)).toString();
+/* Three digits for the highest score of a list, and as many decimals for all others, so that the points are aligned. */
+const decimals = scores => {
+  const most = Math.max(0, ...scores.filter(score => score !== null).map(Math.abs));
+  return most ? Math.max(0, Math.min(4, 2 - Math.floor(Math.log10(most)))) : 0;
+};
 const signed = number => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(3);
 
 function highlighted(text, words) {
@@ -106,19 +111,20 @@ function armColumn(arm, places) {
   const box = paint(make("section", {class: "column arm", "data-arm": arm.name, "aria-label": `Arm ${arm.name}`}), arm.name);
   const more = arm.count > arm.hits.length ? `, the first ${arm.hits.length} shown` : "";
   box.append(make("header", {}, make("h2", {}, swatch(arm.name), arm.name), make("p", {text: (arm.note || "no hits") + more})));
-  const rows = arm.hits.map((hit, n) => armRow(arm.name, hit, n + 1, places.get(hit.key)));
-  box.append(rows.length ? make("ol", {class: "rows"}, ...rows) : make("p", {class: "none", text: "No hits."}));
+  const digits = decimals(arm.hits.map(hit => hit.score));
+  const rows = arm.hits.map((hit, n) => armRow(arm.name, hit, n + 1, places.get(hit.key), digits));
+  box.append(rows.length ? make("ol", {class: "rows"}, ...rows) : make("p", {class: "none", text: "This arm lists nothing for the question."}));
   roving(box);
   return box;
 }
 
-function armRow(arm, hit, rank, place) {
+function armRow(arm, hit, rank, place, digits) {
   const text = current.texts[hit.key] || hit.key;
   const outcome = place ? `result ${place}` : `not a result: ${hit.reason || "ranked lower"}`;
   const row = make("button", {type: "button", class: "row" + (place ? "" : " lost") + (gold()[hit.key] ? " gold" : ""),
     "data-key": hit.key, "aria-label": `${arm} ${rank}, score ${precise(hit.score)}, ${outcome}: ${text}`},
     make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(passage(text, current.words), current.words)),
-    make("span", {class: "number", text: hit.score === null ? "" : precise(hit.score)}),
+    make("span", {class: "number", text: hit.score === null ? "" : hit.score.toFixed(digits)}),
     make("span", {class: "place", text: place ? place : "–"}));
   return make("li", {}, row);
 }
@@ -129,7 +135,7 @@ function fusedColumn() {
   const names = [...new Set([...current.arms.map(arm => arm.name), ...parts.map(part => part[0])])].filter(name => has(name, 1) || has(name, -1));
   const legend = make("div", {class: "legend"}, ...names.map(name => make("span", {"data-name": name}, has(name, 1) ? swatch(name) : lossSwatch(), name)));
   box.append(make("header", {}, make("h2", {text: "fused"}), legend, ...current.remarks.map(text => make("p", {class: "remark", text}))));
-  const most = Math.max(1e-9, ...current.results.map(one => sum(one.parts.map(part => Math.max(0, part[1] || 0)))));
+  const most = longest();
   const rows = current.results.map(one => make("li", {}, fusedRow(one, most)));
   box.append(rows.length ? make("ol", {class: "rows", id: "fused"}, ...rows) : make("p", {class: "none", text: "Nothing matches this question."}));
   roving(box);
@@ -137,6 +143,10 @@ function fusedColumn() {
 }
 
 const sum = numbers => numbers.reduce((total, number) => total + number, 0);
+
+/* The sum of gains that fills a bar: that of the result with the highest one. */
+const gained = one => sum(one.parts.map(part => Math.max(0, part[1] || 0)));
+const longest = () => Math.max(1e-9, ...(current ? current.results.map(gained) : []));
 
 function fusedRow(one, most) {
   const text = current.texts[one.key] || one.key, moved = move(one);
@@ -221,14 +231,14 @@ function drawDetail(answer) {
   if (scored) {
     const parts = scored.parts.map(([name, value, text]) => make("li", {}, value < 0 ? lossSwatch() : swatch(name), make("span", {text: name}),
       make("span", {class: "number", text: value ? signed(value) : ""}), make("span", {class: "sentence", text})));
-    left.append(block(`Score ${scored.score.toFixed(3)}`, bar(scored.parts, sum(scored.parts.map(part => Math.max(0, part[1] || 0))) || 1), make("ul", {class: "parts"}, ...parts)));
+    left.append(block(`Score ${scored.score.toFixed(3)}`, bar(scored.parts, Math.max(longest(), gained(scored))), make("ul", {class: "parts"}, ...parts)));
     if (scored.degraded) left.append(make("p", {class: "why", text: "Nothing passed the gate: this is the list of the fallback arm."}));
   }
   if (!result && ranks.length) left.append(block("In the arms", make("ul", {class: "parts"}, ...ranks)));
   if (answer.path.length) left.append(block("Graph path", make("p", {text: answer.path.join(" → ")})));
-  if (answer.thread.length > 1) right.append(block("Thread", make("ul", {class: "thread"}, ...answer.thread.map(one => make("li", {},
-    make("button", {type: "button", class: one.here ? "here" : "", text: one.text, onclick: () => explain(one.id)}))))));
   if (Object.keys(answer.fields).length) right.append(block("Fields", fieldList(answer.fields)));
+  if (answer.thread.length > 1) right.append(block("Thread", make("ul", {class: "thread"}, ...answer.thread.map(one => make("li", {},
+    make("button", {type: "button", class: one.here ? "here" : "", text: one.text, title: one.text, onclick: () => explain(one.id)}))))));
   if (answer.history.length > 1) right.append(block("History", make("ol", {class: "versions"}, ...answer.history.map(one => make("li", {},
     make("time", {text: one.at.replace("T", " ").slice(0, 16)}), make("span", {text: one.status === "active" ? one.text : `${one.status}: ${one.text}`}))))));
   if (!right.childElementCount) right.append(block("Fields", make("p", {class: "quiet", text: "This source stores no fields or history."})));

@@ -76,8 +76,8 @@ class Source(Protocol):
         """The text of everything that an arm or the answer lists."""
         ...
 
-    def details(self, key: str, query: Query) -> dict[str, Any]:
-        """Fields, history and thread neighbours of one result."""
+    def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:
+        """Fields, history and thread neighbours of one key of an explanation."""
         ...
 
 
@@ -145,7 +145,7 @@ class MemorySource:
         rows = memory.store.get(missing, view=View(memory.name, validation.as_of(query.as_of), superseded=True))
         return texts | {key: row.text for key, row in zip(missing, rows, strict=True) if row is not None}
 
-    def details(self, key: str, query: Query) -> dict[str, Any]:
+    def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:  # noqa: ARG002
         """The memory's fields, its versions and the memories around it in its thread."""
         memory = self._view(query.namespace)
         try:
@@ -208,9 +208,10 @@ class RetrieverSource:
         """The texts that the arms returned."""
         return dict(explanation.texts)
 
-    def details(self, key: str, query: Query) -> dict[str, Any]:  # noqa: ARG002
-        """A retriever keeps no history."""
-        return {"fields": {}, "history": [], "thread": []}
+    def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:  # noqa: ARG002
+        """The metadata that the document came with; a retriever keeps no history."""
+        fields = {name: _plain(value) for name, value in explanation.metadata.get(key, {}).items()}
+        return {"fields": fields, "history": [], "thread": []}
 
 
 # --- memories as the page shows them

@@ -26,7 +26,7 @@ from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters.predicate import compile_predicate
 from hybridmem.testing.store_model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
-from hybridmem.text.cues import TIME_WORD
+from hybridmem.text.conversation import TIME_WORD
 
 NOW = View()
 ALL = View(superseded=True)

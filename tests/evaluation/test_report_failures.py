@@ -66,4 +66,4 @@ def test_a_retriever_explains_its_failures():
     report = evaluate(retriever, [Case("black tea", {"g": 1.0})], id_key="id", failures=1)
     (failure,) = report.failures
     assert failure.ranks == {"bm25": 2, "FusionRetriever": None}
-    assert "rank 2 of k=1" in failure.why
+    assert "rank 2, and only k=1 results are returned" in failure.why

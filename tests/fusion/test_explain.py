@@ -56,7 +56,7 @@ def test_why_not_names_the_stage_and_by_how_much():
     told = explained(THREE, LISTS, k=1)
     assert told.why_not("c2") == "c2: dedup: collapsed into c1 of source doc"
     assert told.why_not("m4") == "m4: gated: vector 0.48 < 0.5"
-    assert told.why_not("m3") == "m3: rank 2 of k=1"
+    assert told.why_not("m3") == "m3: rank 2, and only k=1 results are returned"
     assert told.why_not("nobody") == (
         "nobody: found by no arm (bm25: 3 hits, lowest score 2; vector: 2 hits, lowest score 0.48; "
         "graph: skipped: timeout after 2 s)"
@@ -134,7 +134,7 @@ def test_stages_that_reorder_tell_what_they_did():
     assert "rerank 3: #1 → #1" in str(told.receipts[0])
     assert [receipt.key for receipt in told.receipts] == ["a", "b"]
     assert "conflict ×0.3: contradicted by a (0 ≤ 0)" in str(told.receipts[1])
-    assert told.why_not("c") == "c: 4 tokens > 3 left of 5"
+    assert told.why_not("c") == "c: 4 tokens, and 3 of 5 are left"
 
 
 def test_the_budget_and_k_are_told_apart():
@@ -146,8 +146,8 @@ def test_the_budget_and_k_are_told_apart():
     ]
     told = explained(Fusion(pack=Pack(tokens=12)), [arm("x", rows)], k=2)
     assert [receipt.key for receipt in told.receipts] == ["a", "c"]
-    assert told.why_not("b") == "b: 10 tokens > 2 left of 12"
-    assert told.why_not("d") == "d: rank 4 of k=2"
+    assert told.why_not("b") == "b: 10 tokens, and 2 of 12 are left"
+    assert told.why_not("d") == "d: rank 4, and only k=2 results are returned"
 
 
 def test_any_function_leaves_a_trace():
@@ -196,7 +196,7 @@ def test_text_dict_and_html():
     assert "…" in text
     data = json.loads(json.dumps(told.to_dict()))
     assert data["results"][0]["arms"][0] == {"arm": "bm25", "rank": 1, "score": 8.0, "share": 0.4 / 61, "note": ""}
-    assert data["dropped"]["m3"] == "rank 2 of k=1"
+    assert data["dropped"]["m3"] == "rank 2, and only k=1 results are returned"
     html = told._repr_html_()
     assert "&lt;b&gt;cat" in html
     assert "<b>cat" not in html

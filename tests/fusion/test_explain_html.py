@@ -84,9 +84,24 @@ def test_a_bar_has_a_segment_for_each_gain_and_hatching_for_losses():
 
 
 def test_a_fragment_for_notebooks_has_results_legend_and_what_is_left_out():
-    html = fragment(Explanation("q", (RECEIPT,), {"bm25": "1 hits"}, {"m2": "rank 2 of k=1"}, texts={"m1": "text"}))
+    html = fragment(
+        Explanation(
+            "q",
+            (RECEIPT,),
+            {"bm25": "1 hits"},
+            {"m2": "rank 2, and only k=1 results are returned"},
+            texts={"m1": "text"},
+        )
+    )
     assert html.startswith('<div class="hm')
-    for piece in ("bm25: 1 hits", "left out: 1", "m2: rank 2 of k=1", "fresh", "+0.375", "-0.250"):
+    for piece in (
+        "bm25: 1 hits",
+        "left out: 1",
+        "m2: rank 2, and only k=1 results are returned",
+        "fresh",
+        "+0.375",
+        "-0.250",
+    ):
         assert piece in html
     assert "No results." in fragment(Explanation("q"))
     assert "<p>3 of 10 &lt;chunks&gt;</p>" in fragment(Explanation("q", remarks=("3 of 10 <chunks>",)))

@@ -15,7 +15,7 @@ from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Candidates, Hits
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import is_person, question_sentences, speaker_of
+from hybridmem.text.conversation import is_person, question_sentences, speaker_of
 
 WORDS = ["cat", "dog", "lisbon", "porto", "sofa", "blue"]
 TERMS = Analyzer()

@@ -11,7 +11,7 @@ from hybridmem.core.protocols import Change
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import CorruptStoreError
 from hybridmem.indexes.entries import Entries, Extra, Turn
-from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD
+from hybridmem.text.conversation import ASKS, FIRST_PERSON, TIME_WORD
 
 NAMES = st.none() | st.text(max_size=4)
 TIMES = st.none() | st.floats(0, 2e9).map(lambda seconds: datetime.fromtimestamp(seconds, tz=timezone.utc))

@@ -428,7 +428,7 @@ def test_explain_answers_why_and_why_not():
         assert [receipt.key for receipt in shown.receipts] == ["a"]
         assert shown.why_not("a").startswith("a is a result")
         assert shown.why_not("a2") == "a2: dedup: collapsed into a of source 1"
-        assert shown.why_not("b") == "b: rank 2 of k=1"
+        assert shown.why_not("b") == "b: rank 2, and only k=1 results are returned"
         assert shown.why_not("c") == "c: gated: bm25 0.5 < 1"
         assert shown.arms["late"] == "skipped: timeout after 0.01 s"
         assert "found by no arm" in shown.why_not("zzz")

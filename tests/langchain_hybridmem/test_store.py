@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -217,6 +217,31 @@ def test_words_and_meaning_in_one_ranked_list(store):
     assert len(store.search(("users",), query="walks", limit=5, offset=28)) <= 3
 
 
+@pytest.mark.parametrize("recipe", ["default", "rrf"])
+def test_pages_of_a_search_neither_repeat_nor_leave_out_an_item(recipe):
+    words = [f"w{n}" for n in range(12)]
+    with HybridMemory(embedder="local", recipe=recipe) as memory:
+        store = HybridStore(memory)
+        store.batch(
+            [
+                PutOp(
+                    ("u", f"n{n % 3}"), f"k{n}", {"text": " ".join(words[n * step % 12] for step in (1, 5, 7, n % 5))}
+                )
+                for n in range(260)
+            ]
+        )
+        for prefix in [("u",), ("u", "n1")]:
+            whole = store.search(prefix, query="w5 w7 w2", limit=250)
+            pages = [
+                item for at in range(0, 250, 7) for item in store.search(prefix, query="w5 w7 w2", limit=7, offset=at)
+            ]
+            assert [(item.namespace, item.key) for item in pages[: len(whole)]] == [
+                (item.namespace, item.key) for item in whole
+            ]
+            assert len({(item.namespace, item.key) for item in pages}) == len(pages) > (75 if prefix[1:] else 200)
+            assert [item.score for item in whole] == sorted((item.score for item in whole), reverse=True)
+
+
 def test_equal_texts_under_two_keys_are_two_items(store):
     store.put(ANA, "a", {"text": "the same words"})
     store.put(ANA, "b", {"text": "the same words"})
@@ -409,11 +434,17 @@ PUT = st.tuples(PATHS, KEYS, st.one_of(st.none(), VALUES, VALUES), INDEX).map(la
 CONDITIONS = st.builds(
     MatchCondition, st.sampled_from(["prefix", "suffix"]), st.lists(st.sampled_from(["u", "v", "w", "*"]), max_size=3)
 )
+DEPTHS = st.sampled_from([None, 1, 2])
 READ = st.one_of(
     st.tuples(PATHS, KEYS).map(lambda given: GetOp(*given)),
     st.tuples(PREFIXES, FILTERS, st.integers(0, 4), st.integers(0, 3)).map(lambda given: SearchOp(*given)),
+    st.builds(SearchOp, PREFIXES, FILTERS, limit=st.just(50), query=st.sampled_from(["p", "q", "n"])),
+    st.builds(
+        ListNamespacesOp, st.lists(CONDITIONS, max_size=2).map(tuple), DEPTHS, st.integers(0, 5), st.integers(0, 2)
+    ),
 )
 BATCHES = st.lists(st.lists(st.one_of(PUT, PUT, READ), max_size=6), max_size=8)
+RUNS = count()
 
 
 def plain(result):
@@ -422,50 +453,78 @@ def plain(result):
     return None if result is None else (result.namespace, result.key, result.value)
 
 
-def regrouped(store, op, order):
-    """The oracle's items, its namespaces by their oldest living item: it keeps the place of an emptied one."""
-    everything = store.batch([op._replace(limit=10_000, offset=0)])[0]
-    groups = defaultdict(list)
-    for item in everything:
-        groups[item.namespace].append(plain(item))
-    ordered = sorted(groups.items(), key=lambda group: order[group[0]])
-    flat = [item for _, items in ordered for item in items]
-    return flat[op.offset : op.offset + op.limit]
+class Oracle:
+    """InMemoryStore with three differences: an emptied namespace is gone, it comes back last, and words are found."""
+
+    def __init__(self):
+        self.store, self.born, self.ticks, self.words = InMemoryStore(), {}, count(), {}
+
+    def read(self, op):
+        if isinstance(op, GetOp):
+            return plain(self.store.batch([op])[0])
+        everything = self.store.batch([op._replace(limit=10_000, offset=0)])[0]
+        if isinstance(op, ListNamespacesOp):
+            alive = {path for path, _ in self.born}
+            everything = self.store.batch([op._replace(limit=10_000, offset=0, max_depth=None)])[0]
+            paths = {path[: op.max_depth] for path in everything if path in alive}
+            return sorted(paths)[op.offset : op.offset + op.limit]
+        if op.query:  # the ranking is ours; what it ranks has the word
+            return {
+                (item.namespace, item.key) for item in everything if op.query in self.words[item.namespace, item.key]
+            }
+        first = {}
+        for (path, _), tick in self.born.items():
+            first[path] = min(tick, first.get(path, tick))
+        ordered = sorted(everything, key=lambda item: (first[item.namespace], self.born[item.namespace, item.key]))
+        return plain(ordered)[op.offset : op.offset + op.limit]
+
+    def write(self, ops):
+        puts = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
+        self.store.batch(list(puts.values()))
+        for path in dict.fromkeys(path for path, _ in puts):  # a batch is written namespace by namespace
+            for place, op in puts.items():
+                if place[0] != path:
+                    continue
+                tick = next(self.ticks)
+                if op.value is None:
+                    self.born.pop(place, None)
+                else:
+                    self.born.setdefault(place, tick)
+                    fields = ["n", "s"] if op.index is None else op.index or []
+                    texts = {name: op.value[name] for name in fields if name in op.value}
+                    named = texts if op.index is None else ()  # every text of a value, short ones with their name
+                    self.words[place] = {*map(str, texts.values()), *named}
+
+
+def seen(op, result):
+    """A result as the oracle gives it."""
+    if isinstance(op, ListNamespacesOp):
+        return result
+    if isinstance(op, SearchOp) and op.query:
+        return {(item.namespace, item.key) for item in result}
+    return plain(result)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def roots(request):
+    """Views of one memory, a new one for each example."""
+    minute = [0.0]
+    place, options = ":memory:", {}
+    if request.param == "postgres":
+        place, options = request.getfixturevalue("pg_url"), {"schema": "oracle"}
+    with HybridMemory(place, embedder=None, clock=lambda: 1_700_000_000 + 60 * minute[0], **options) as memory:
+        yield minute, lambda: memory.namespace(f"run{next(RUNS)}")
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.lists(CONDITIONS, max_size=2).map(tuple))
-def test_the_same_as_the_in_memory_store(batches, conditions):
-    oracle = InMemoryStore()
-    with HybridMemory(embedder=None) as memory:
-        store = HybridStore(memory)
-        born, tick = {}, 0
-        for ops in batches:
-            order = {}
-            for (path, _), moment in born.items():
-                order[path] = min(moment, order.get(path, moment))
-            expected = [
-                regrouped(oracle, op, order) if isinstance(op, SearchOp) else plain(oracle.batch([op])[0])
-                for op in ops
-                if not isinstance(op, PutOp)
-            ]
-            assert [
-                plain(r) for r, op in zip(store.batch(ops), ops, strict=True) if not isinstance(op, PutOp)
-            ] == expected
-            writes = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}
-            oracle.batch(list(writes.values()))
-            for place, op in writes.items():
-                tick += 1
-                if op.value is None:
-                    born.pop(place, None)
-                else:
-                    born.setdefault(place, tick)
-        living = {path for path, _ in born}
-        assert store.list_namespaces() == sorted(living)
-        for condition in [MatchCondition("prefix", ("u", "*")), MatchCondition("suffix", ("v",))]:
-            op = ListNamespacesOp((condition,), max_depth=1)
-            alive = [path for path in oracle.batch([ListNamespacesOp((condition,), limit=1000)])[0] if path in living]
-            assert store.batch([op])[0] == sorted({path[:1] for path in alive})
+@given(BATCHES)
+def test_the_same_as_the_in_memory_store(roots, batches):
+    oracle, store = Oracle(), HybridStore(roots[1]())
+    for ops in batches:
+        expected = [None if isinstance(op, PutOp) else oracle.read(op) for op in ops]
+        assert [seen(op, result) for op, result in zip(ops, store.batch(ops), strict=True)] == expected
+        oracle.write(ops)
+    assert store.list_namespaces() == oracle.read(ListNamespacesOp(limit=100))
 
 
 STEPS = st.one_of(
@@ -479,32 +538,31 @@ STEPS = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
-def test_any_sequence_of_ttls_and_reads_keeps_what_has_not_expired(steps):
-    minute, living = [0.0], {}  # place -> (ttl, the minute in which it expires)
-    with HybridMemory(embedder=None, clock=lambda: 1_700_000_000 + 60 * minute[0]) as memory:
-        store = HybridStore(memory, ttl={"refresh_on_read": True})
-        for kind, *how in steps:
-            now = minute[0]
-            living = {place: one for place, one in living.items() if one[1] > now}
-            if kind == "put":
-                path, key, ttl = how
-                store.put(path, key, {"text": "tea"}, ttl=ttl)
-                living[path, key] = (ttl, math.inf if ttl is None else now + ttl)
-            elif kind == "wait":
-                minute[0] += how[0]
-            elif kind == "sweep":
-                store.sweep_ttl()
+def test_any_sequence_of_ttls_and_reads_keeps_what_has_not_expired(roots, steps):
+    (minute, root), living = roots, {}  # place -> (ttl, the minute in which it expires)
+    store = HybridStore(root(), ttl={"refresh_on_read": True})
+    for kind, *how in steps:
+        now = minute[0]
+        living = {place: one for place, one in living.items() if one[1] > now}
+        if kind == "put":
+            path, key, ttl = how
+            store.put(path, key, {"text": "tea"}, ttl=ttl)
+            living[path, key] = (ttl, math.inf if ttl is None else now + ttl)
+        elif kind == "wait":
+            minute[0] += how[0]
+        elif kind == "sweep":
+            store.sweep_ttl()
+        else:
+            refresh, read = how[-1], []
+            if kind == "get":
+                read = [store.get(how[0], how[1], refresh_ttl=refresh)]
+                expected = {(how[0], how[1])} & living.keys()
             else:
-                refresh, read = how[-1], []
-                if kind == "get":
-                    read = [store.get(how[0], how[1], refresh_ttl=refresh)]
-                    expected = {(how[0], how[1])} & living.keys()
-                else:
-                    read = store.search(how[0], query="tea", limit=100, refresh_ttl=refresh)
-                    expected = {place for place in living if place[0][: len(how[0])] == how[0]}
-                assert {(item.namespace, item.key) for item in read if item is not None} == expected
-                for place in expected if refresh else ():
-                    ttl = living[place][0]
-                    living[place] = (ttl, math.inf if ttl is None else now + ttl)
-        left = {path for (path, _), (_, end) in living.items() if end > minute[0]}
-        assert store.list_namespaces() == sorted(left)
+                read = store.search(how[0], query="tea", limit=100, refresh_ttl=refresh)
+                expected = {place for place in living if place[0][: len(how[0])] == how[0]}
+            assert {(item.namespace, item.key) for item in read if item is not None} == expected
+            for place in expected if refresh else ():
+                ttl = living[place][0]
+                living[place] = (ttl, math.inf if ttl is None else now + ttl)
+    left = {path for (path, _), (_, end) in living.items() if end > minute[0]}
+    assert store.list_namespaces() == sorted(left)

@@ -19,7 +19,7 @@ def test_groups_follow_the_table_of_slots():
     expected = [slot.name for slot in SLOTS if slot.types and slot.in_file and slot.name != "pack"]
     assert [group["id"] for group in groups] == ["merge", *expected]
     assert {group["id"]: group["help"] for group in groups[1:]} == {
-        slot.name: slot.doc for slot in SLOTS if slot.name in expected
+        slot.name: f"{slot.doc}." for slot in SLOTS if slot.name in expected
     }
     assert not any(group["on"] for group in groups[1:])
 

@@ -240,7 +240,7 @@ def test_why_not_shows_the_score_that_was_too_low(page):
     _, whole = post(page, "search", {"query": "cat", "k": 3})
     _, answer = post(page, "why", {"query": "cat", "k": 1, "key": whole["results"][2]["key"]})
     assert answer["result"] is None
-    assert "of k=1" in answer["why"]
+    assert "only k=1 results" in answer["why"]
     assert answer["wide"]["score"] == pytest.approx(whole["results"][2]["score"])
     assert answer["last"] == pytest.approx(whole["results"][0]["score"])
     assert answer["ranks"]["bm25"][0] >= 1

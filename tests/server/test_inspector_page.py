@@ -16,7 +16,7 @@ from hybridmem import Fusion, HybridMemory, Memory, SourceDedup
 from hybridmem.server.controls import changed_recipe
 from hybridmem.server.inspector import Inspector
 from langchain_hybridmem import BM25Retriever, FusionRetriever
-from tests.support.browser import LAYOUT, open_browser, overlapping, resize
+from tests.support.browser import CONTRAST, LAYOUT, open_browser, overlapping, resize
 
 WORDS = ["cat", "dog", "sofa", "exports", "lisbon", "sleep"]
 TURNS = [
@@ -281,8 +281,32 @@ def test_question_and_recipe_are_in_the_url(driver, inspector, memory):
         "box.dispatchEvent(new Event('input'))"
     )
     page.until(lambda: "Nothing matches" in page.one(".fused").text)
+    assert driver.title == "cat sofa – hybridmem inspector"
     page.one("#filter").send_keys(" x")
     page.until(lambda: "not JSON" in page.one("#error").text)
+    assert page.one("#filter").get_attribute("aria-invalid") == "true"
+
+
+def test_a_url_with_a_wrong_filter_shows_the_error_and_the_start_page(driver, inspector):
+    page = Page(driver, inspector)
+    driver.get("about:blank")
+    driver.get(inspector.url + state(q="cat", filter="{x"))
+    page.until(lambda: "not JSON" in page.one("#error").text)
+    assert page.one("#welcome h2").text == "Ask a question"
+    page.one("#filter").clear()
+    page.one("#filter").send_keys('{"tags": {"$contains": "home"}}')
+    page.until(page.order)
+    assert not page.one("#error").is_displayed()
+
+
+def test_the_raw_scores_of_a_column_have_the_same_number_of_decimals(driver, inspector):
+    page = Page(driver, inspector)
+    digits = "return [[11.93, 8.2, 0.343, null], [0.417, 0.34, -0.03], [120.4, 3], [0, null], [0.00012]].map(decimals)"
+    assert page.run(digits) == [1, 3, 0, 0, 4]
+    page.type("cat sofa exports")
+    shown = page.run("return [...document.querySelectorAll('.arm[data-arm=bm25] .number')].map(one => one.innerText)")
+    assert len(shown) > 3
+    assert len({len(text.partition(".")[2]) for text in shown}) == 1
 
 
 @pytest.mark.parametrize("width", [1400, 1179, 1000, 900, 899])
@@ -326,7 +350,7 @@ def test_a_why_not_from_an_arm_at_every_width(driver, inspector, width, height):
     text = page.one("#detail").text
     assert "not in the results" in text
     assert key in text
-    assert "of k=2" in text or "gate" in text.lower()
+    assert "only k=2 results" in text or "gate" in text.lower()
     page.check_layout(width)
     for box in page.all("#detail, #recipe-box"):
         page.run("arguments[0].scrollTop = arguments[0].scrollHeight", box)
@@ -365,6 +389,9 @@ def test_the_keyboard_does_all_of_it(driver, inspector):
             "const e = document.activeElement; return [e.closest('.column')?.dataset.arm || '', e.dataset.key]"
         )
 
+    assert page.run("return document.activeElement.id") == "query"
+    ActionChains(driver).send_keys(Keys.ARROW_DOWN).perform()
+    assert focused() == ["", page.order()[0]]  # from the question to the first result
     page.run("document.querySelector('.arm .row').focus()")
     first = focused()
     assert first[0] == "bm25"
@@ -423,34 +450,30 @@ def test_cases_show_what_fails_and_one_click_explains_it(driver, inspector, memo
 # --- appearance
 
 
-CONTRAST = """
-const light = text => {
-  const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(x => x / 255)
-    .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
-  return .2126 * r + .7152 * g + .0722 * b;
-};
-const back = light(getComputedStyle(document.querySelector('.column')).backgroundColor);
-return ['.fused .text', '.fused .number', '.arm .lost .text', '.column header p', '.group .help', '#changed',
-  '.control label']
-  .map(css => [css, light(getComputedStyle(document.querySelector(css)).color)])
-  .map(([css, text]) => [css, (Math.max(back, text) + .05) / (Math.min(back, text) + .05)]);
-"""
-
-
-def test_dark_and_light_are_readable_and_kept(driver, inspector):
-    page = Page(driver, inspector, state=state(q="cat sofa", changes={"weights/bm25": 0.4}))
+def test_dark_and_light_are_readable_and_kept(driver, inspector, tmp_path):
+    file = tmp_path / "cases.jsonl"
+    cases = [{"query": "cat", "relevant": ["many", "nobody"]}, {"query": "dog", "relevant": ["nobody"]}]
+    file.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    page = Page(driver, inspector, state=state(q="cat sofa", changes={"weights/bm25": 0.03}, open="tale"))
+    page.one("#load-cases").send_keys(str(file))
+    page.until(lambda: page.one("#figures").get_attribute("data-done") == "true")
+    page.until(lambda: page.one("#detail").is_displayed())
+    page.run("toast('saved'); fail('wrong'); point('many'); tip(document.querySelector('.bar i'), 500, 300)")
     backs = set()
     for _ in range(2):
         backs.add(page.run("return getComputedStyle(document.body).backgroundColor"))
-        for css, ratio in page.run(CONTRAST):
-            assert ratio >= 4.5, css
+        texts = page.run(CONTRAST)
+        assert {"tale", "wrong", "saved", "1 changed", '{"type": "fact"}', "◐", "cat"} <= {text for text, _ in texts}
+        assert [(text, ratio) for text, ratio in texts if ratio < 4.5] == []
         page.one("#theme").click()
     assert len(backs) == 2
     theme = page.run("return document.documentElement.dataset.theme")
     page.one("#theme").click()
     again = Page(driver, inspector)
     assert again.run("return document.documentElement.dataset.theme") != theme
+    assert [(text, ratio) for text, ratio in again.run(CONTRAST) if ratio < 4.5] == []
     again.one("#theme").click()
+    assert [(text, ratio) for text, ratio in again.run(CONTRAST) if ratio < 4.5] == []
 
 
 def test_every_control_has_an_accessible_name(driver, inspector):

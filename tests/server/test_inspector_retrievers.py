@@ -68,8 +68,9 @@ def test_a_fusion_retriever_is_shown_with_its_arms_and_its_recipe(make):
         _, loaded = post(inspector, "search", {"query": "cat on a sofa", "k": 4, "base": base})
         assert loaded["results"][0]["key"] == "a"
         _, why = post(inspector, "why", {"query": "cat on a sofa", "k": 1, "key": "b"})
-        assert "of k=1" in why["why"]
+        assert "only k=1 results" in why["why"]
         assert why["text"] == TEXTS["b"]
+        assert why["fields"] == {"kind": "pet"}
         _, none = post(inspector, "search", {"query": "cat", "filter": {"kind": "car"}})
         assert none["results"] == []
         assert retriever.explain("cat on a sofa").receipts == explained.receipts  # the retriever itself is unchanged

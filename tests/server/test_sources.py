@@ -6,8 +6,10 @@ import pytest
 
 from hybridmem import HybridMemory, Memory
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.explain import Explanation
 from hybridmem.server.sources import MemorySource, Query, example_questions, matching_words, source_of
 
+NOTHING = Explanation("")
 NOON = datetime(2025, 5, 1, 12, tzinfo=timezone.utc)
 
 
@@ -30,18 +32,18 @@ def test_a_thread_is_shown_in_time_order_then_in_the_order_of_writing(memory):
     memory.add("first cat", id="early", thread="talk", created_at=NOON.replace(hour=1))
     memory.add("another cat", id="other", thread="elsewhere")
     source = source_of(memory, None)
-    shown = source.details("w", query(memory))["thread"]
+    shown = source.details("w", query(memory), NOTHING)["thread"]
     assert [one["id"] for one in shown] == ["z", "y", "x", "w", "v", "u", "t"]  # three before, three after
     assert [one["id"] for one in shown if one["here"]] == ["w"]
-    assert [one["id"] for one in source.details("z", query(memory))["thread"]] == ["early", "z", "y", "x", "w"]
+    assert [one["id"] for one in source.details("z", query(memory), NOTHING)["thread"]] == ["early", "z", "y", "x", "w"]
     memory.add("no thread", id="alone")
-    assert source.details("alone", query(memory))["thread"] == []
+    assert source.details("alone", query(memory), NOTHING)["thread"] == []
 
 
 def test_details_have_the_fields_that_are_set_and_every_version(memory):
     memory.add("the cat", id="a", tags=("home", "pets"), metadata={"page": 3}, created_at=NOON)
     memory.update("a", text="the black cat")
-    details = source_of(memory, None).details("a", query(memory))
+    details = source_of(memory, None).details("a", query(memory), NOTHING)
     assert details["fields"]["tags"] == "home, pets"
     assert details["fields"]["created_at"] == "2025-05-01 12:00+00:00"
     assert details["fields"]["metadata"]["page"] == 3
@@ -49,7 +51,7 @@ def test_details_have_the_fields_that_are_set_and_every_version(memory):
     assert not {"title", "strength", "access_count"} & set(details["fields"])  # as by default
     assert [version["text"] for version in details["history"]] == ["the cat", "the black cat"]
     memory.forget("a")
-    details = source_of(memory, None).details("a", query(memory))
+    details = source_of(memory, None).details("a", query(memory), NOTHING)
     assert details == {"fields": {}, "history": [], "thread": []}
 
 

@@ -129,6 +129,34 @@ Text below an element that is marked `data-overlay` and fixed or sticky is hidde
 """
 
 
+CONTRAST = """
+const parse = text => { const n = text.match(/[\\d.]+/g).map(Number); return [n[0], n[1], n[2], n[3] ?? 1]; };
+const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+const light = colour => colour.slice(0, 3).map(x => x / 255)
+  .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4)
+  .reduce((sum, x, i) => sum + x * [.2126, .7152, .0722][i], 0);
+const rows = [];
+const judge = (owner, colour, text) => {
+  const layers = [];
+  for (let one = owner; one; one = one.parentElement) layers.push(parse(getComputedStyle(one).backgroundColor));
+  const back = layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255, 1]);
+  const pair = [light(over(parse(colour), back)), light(back)];
+  rows.push([text.trim(), (Math.max(...pair) + .05) / (Math.min(...pair) + .05)]);
+};
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+  const owner = node.parentElement;
+  if (!node.data.trim() || !owner.checkVisibility({visibilityProperty: true})) continue;
+  if (owner.closest("script, style, option, svg")) continue;
+  judge(owner, getComputedStyle(owner).color, node.data);
+}
+for (const field of document.querySelectorAll("input[placeholder]"))
+  if (field.checkVisibility()) judge(field, getComputedStyle(field, "::placeholder").color, field.placeholder);
+return rows;
+"""
+"""A script that gives each visible text with the contrast of its colour to the one behind it (WCAG 2; AA is 4.5)."""
+
+
 def overlapping(texts: Sequence[tuple[str, float, float, float, float]], slack: float = 3.0) -> list[tuple[str, str]]:
     """Pairs of lines whose boxes overlap by more than `slack` pixels in both directions."""
     rows = sorted(texts, key=lambda row: row[2])

@@ -32,9 +32,17 @@ from hybridmem.core.times import as_datetime
 from hybridmem.core.types import Activation, Graph, Ranking
 from hybridmem.fusion.explain import StepPart, Trace
 from hybridmem.fusion.stages.base import Context, reorder
-from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD, asks_when, cues_of, is_person, speaker_of
+from hybridmem.text.conversation import (
+    ASKS,
+    FIRST_PERSON,
+    TIME_WORD,
+    asks_when,
+    cues_of,
+    is_person,
+    named_speakers,
+    speaker_of,
+)
 from hybridmem.text.dates import dates_in
-from hybridmem.text.speakers import named_speakers
 
 __all__ = ["BACKWARD", "PARTS", "Evidence", "Part", "Spread", "Turns", "previous_positions"]
 
@@ -84,7 +92,7 @@ class Turns:
         self._columns["speaker"] = list(map(speaker_of, texts, speakers))
 
     def has_cue(self, cue: int) -> NDArray[np.bool_]:
-        """Which candidates have a cue of `text.cues`."""
+        """Which candidates have a cue of `text.conversation`."""
         return (np.array(self.column("cues"), np.int64) & cue) > 0
 
     def speakers(self) -> list[str | None]:

@@ -152,7 +152,7 @@ class Pack:
         if self.tokens is None:
             if trace is not None:
                 for place, key in enumerate(keys[k:], start=k + 1):
-                    trace.drop("pack", key, f"rank {place} of k={k}")
+                    trace.drop("pack", key, _beyond(place, k))
             return ranking if k >= len(keys) else Ranking(keys[:k], items[:k], scores[:k])
         left = self.tokens
         keep: list[int] = []
@@ -162,6 +162,13 @@ class Pack:
                 keep.append(i)
                 left -= need
             elif trace is not None:
-                full = f"rank {i + 1} of k={k}" if len(keep) >= k else f"{need} tokens > {left} left of {self.tokens}"
+                full = _beyond(i + 1, k) if len(keep) >= k else self._too_long(need, left)
                 trace.drop("pack", keys[i], full)
         return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
+
+    def _too_long(self, need: int, left: int) -> str:
+        return f"{need} tokens, and {left} of {self.tokens} are left"
+
+
+def _beyond(rank: int, k: int) -> str:
+    return f"rank {rank}, and only k={k} results are returned"

@@ -451,20 +451,24 @@ class ExtendedGraph:
 
     One source are mentions: a text that mentions a memory by name is linked to it.
     neighbour = activation · weight · decay, as for every other edge; the highest value counts.
+    `heaviest` is the highest weight that a source gives: links that cannot lead to one of the k best are not computed.
     """
 
-    def __init__(self, graph: Graph, *sources: Links, allowed: Set[str] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, *sources: Links, allowed: Set[str] | None = None, heaviest: float = math.inf
+    ) -> None:
         self._graph = graph
         self._sources = sources
         self._allowed = allowed
+        self._heaviest = heaviest
 
     def search(self, seeds: Mapping[str, float], /, *, k: int, hops: int = 2, decay: float = 0.5) -> Hits:
         """The k keys of highest activation, seeds (scaled so that the best is 1) included."""
         finite = {key: value for key, value in seeds.items() if value > 0 and math.isfinite(value)}
         top = max(finite.values(), default=1.0)
-        reached = self._reached({key: value / top for key, value in finite.items()}, hops, decay)
-        best = nlargest(k, ((activation.value, key) for key, activation in reached.items()), key=_order)
-        return Hits([key for _, key in best], [value for value, _ in best])
+        reached = self._reached({key: value / top for key, value in finite.items()}, hops, decay, k)
+        best = sorted((-activation.value, key) for key, activation in reached.items())[:k]
+        return Hits([key for _, key in best], [-negative for negative, _ in best])
 
     def spread(
         self, seeds: Mapping[str, float], /, *, hops: int = 2, decay: float = 0.5, include_seeds: bool = False
@@ -488,14 +492,19 @@ class ExtendedGraph:
         """The items of keys."""
         return self._graph.items(keys)
 
-    def _reached(self, seeds: Mapping[str, float], hops: int, decay: float) -> dict[str, Activation]:
-        """The best activation of every memory within `hops`, hop by hop."""
+    def _reached(
+        self, seeds: Mapping[str, float], hops: int, decay: float, k: int | None = None
+    ) -> dict[str, Activation]:
+        """The best activation of every memory within `hops`, hop by hop; with `k`, at least of the k best."""
         best = {key: Activation(value, 0, (key,)) for key, value in seeds.items()}
         frontier = dict(best)
         for hop in range(1, hops + 1):
             values = {key: activation.value for key, activation in frontier.items()}
             improved: dict[str, Activation] = {}
-            for source, label, target, value in self._edges(values, decay):
+            least = 0.0
+            if k is not None and hop == hops and len(best) >= k:
+                least = nlargest(k, (activation.value for activation in best.values()))[-1]
+            for source, label, target, value in self._edges(values, decay, least):
                 standing = improved.get(target) or best.get(target)
                 if standing is None or value > standing.value:
                     improved[target] = Activation(value, hop, (*frontier[source].path, label, target))
@@ -505,19 +514,15 @@ class ExtendedGraph:
                 break
         return best
 
-    def _edges(self, values: Mapping[str, float], decay: float) -> Iterable[tuple[str, str, str, float]]:
-        """One hop from these: (source, label, target, activation)."""
+    def _edges(self, values: Mapping[str, float], decay: float, least: float) -> Iterable[tuple[str, str, str, float]]:
+        """One hop from these: (source, label, target, activation); links of sources that may reach `least`."""
         neighbours = list(self._graph.spread(values, hops=1, decay=decay, include_seeds=True))
-        for target, step in self._graph.paths(values, neighbours, hops=1, decay=decay).items():
+        paths = self._graph.paths(values, neighbours, hops=1, decay=decay) if neighbours else {}
+        for target, step in paths.items():
             yield step.path[0], step.path[1], target, step.value
-        strongest = [key for _, key in nlargest(READ, ((value, key) for key, value in values.items()), key=_order)]
+        able = [(-value, key) for key, value in values.items() if value * decay * self._heaviest >= least]
+        strongest = [key for _, key in sorted(able)[:READ]]
         for links in self._sources:
             for source, target, weight, label in links(strongest):
                 if weight > 0 and (self._allowed is None or target in self._allowed):
                     yield source, label, target, values[source] * weight * decay
-
-
-def _order(item: tuple[float, str]) -> tuple[float, tuple[int, ...]]:
-    """Highest value first, then the lower key."""
-    value, key = item
-    return value, tuple(-ord(letter) for letter in key)

@@ -19,7 +19,7 @@ from hybridmem.core.types import Edge, Hits, Memory
 from hybridmem.indexes.entries import Entries
 from hybridmem.indexes.graph.activation import GraphSnapshot, ThreadLinks, Weights
 from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots, ThreadPosition, Threads
-from hybridmem.text.cues import ASKS, cues_of
+from hybridmem.text.conversation import ASKS, cues_of
 from hybridmem.text.entities import spot
 
 __all__ = ["GraphIndex", "GraphSettings", "ids_in"]

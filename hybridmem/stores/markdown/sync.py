@@ -18,16 +18,18 @@ from typing import Any
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Edge, Memory, Status
 from hybridmem.errors import ConfigError, StoreError
-from hybridmem.stores.markdown.files import NoteWriter, read_file, scan
-from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
-from hybridmem.stores.markdown.seen_files import (
+from hybridmem.stores.markdown.files import (
+    NoteWriter,
     SeenFile,
     all_files,
     create_table,
     delete_files,
     files_of,
     put_files,
+    read_file,
+    scan,
 )
+from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
 from hybridmem.stores.sql import read, write
 from hybridmem.stores.sql.codec import dump
 from hybridmem.stores.sql.log import Log

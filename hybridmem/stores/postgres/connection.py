@@ -228,7 +228,13 @@ class Database:
             max_size=limits.pool_size,
             timeout=max(limits.busy_timeout, 0.1),
             configure=self._configure,
-            kwargs={"autocommit": True, "connect_timeout": 10, "application_name": "hybridmem"},
+            # planning a search takes longer than running it: its statements are prepared when they are repeated
+            kwargs={
+                "autocommit": True,
+                "connect_timeout": 10,
+                "application_name": "hybridmem",
+                "prepare_threshold": 1,
+            },
             open=True,
             reconnect_timeout=max(limits.reconnect, 1.0),
             name=self.name,

@@ -23,7 +23,7 @@ from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
 from hybridmem.stores.postgres.connection import Conn
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
-from hybridmem.stores.postgres.threads import TurnState
+from hybridmem.stores.postgres.neighbours import TurnState
 from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
 
 __all__ = ["PgLog"]

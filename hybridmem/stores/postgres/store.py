@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +25,12 @@ except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
 
 from hybridmem.indexes.view import IndexSettings, LocalView
-from hybridmem.stores.postgres import maintenance, schema, security
+from hybridmem.stores.postgres import maintenance, schema
 from hybridmem.stores.postgres.cancellation import CallLimiter
-from hybridmem.stores.postgres.connection import Database, Limits
+from hybridmem.stores.postgres.connection import Conn, Database, Limits, translate
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.log import PgLog
 from hybridmem.stores.postgres.maintenance import VectorIndexes
-from hybridmem.stores.postgres.replica import Router
 from hybridmem.stores.postgres.search.engines import K1, B, Lexical, checked_engine
 from hybridmem.stores.postgres.search.filters import FilterIds, filter_sql
 from hybridmem.stores.postgres.search.view import PostgresView
@@ -42,6 +41,7 @@ _MAX_SCAN = 4000
 """Neighbours that HNSW tests against a filter; if fewer than k pass, all memories that pass are scanned instead."""
 _list = list  # `SQLStore.list` hides the builtin inside the class
 T = TypeVar("T")
+Rows = Sequence[tuple[Any, ...]]
 
 
 class PostgresStore(SQLStore):
@@ -275,12 +275,12 @@ class PostgresStore(SQLStore):
         with suppress(StoreError):  # without pgvector there is no table of vectors
             self._expect_vectors()
         with self._db.write(alone=True) as conn:
-            security.grant(conn, self._schema, role, namespace, self._deriver.lexical)
+            schema.grant(conn, self._schema, role, namespace, self._deriver.lexical)
 
     def revoke(self, role: str, /, *, namespace: str) -> None:
         """Revoke a role's access to a namespace."""
         with self._db.write(alone=True) as conn:
-            security.revoke(conn, role, namespace)
+            schema.revoke(conn, role, namespace)
 
     def close(self) -> None:
         """Close the connections; later calls raise StoreClosedError."""
@@ -291,3 +291,76 @@ def _checked_schema(name: str) -> str:
     if not isinstance(name, str) or not name or len(name.encode()) > 63 or "\0" in name:  # noqa: PLR2004
         validation.refuse("schema", name, "a PostgreSQL name of 1 to 63 bytes")
     return name
+
+
+# --- searches on a replica
+
+
+class Router:
+    """Runs the statements of a search: on the replica while it can be reached and is current, else on the primary.
+
+    `read_your_writes`: use the replica only once it has this store's writes.
+    """
+
+    def __init__(self, primary: Database, replica: Database | None, /, *, read_your_writes: bool) -> None:
+        self.primary, self.replica = primary, replica
+        self.behind = False
+        """Whether the primary is used: the replica cannot be reached, or lacks writes of this store."""
+        self._read_your_writes, self._written = read_your_writes, ""
+
+    def run(self, statement: SQL, /) -> Rows:
+        """The rows of one statement."""
+        return self._route(lambda database: database.read(lambda conn: _send(conn, statement).fetchall()))
+
+    def run_both(self, first: SQL, second: SQL, /) -> tuple[Rows, Rows]:
+        """The rows of two statements that the server runs at the same time.
+
+        One thread sends both before it waits. Two threads were slower: the operating system put them on one processor
+        together with the server processes they woke.
+        """
+
+        def work(one: Conn, other: Conn) -> tuple[Rows, Rows]:
+            if one is other:  # not in one pipeline, where the failure of either would break both
+                return _send(one, first).fetchall(), _send(one, second).fetchall()
+            with one.raw.pipeline(), other.raw.pipeline():
+                sent = _send(one, first), _send(other, second)
+                return sent[0].fetchall(), sent[1].fetchall()
+
+        return self._route(lambda database: database.read_on_two(work))
+
+    def _route(self, ask: Callable[[Database], T]) -> T:
+        if self.replica is not None and not self.behind:
+            try:
+                return ask(self.replica)
+            except StoreError:
+                self.behind = True  # the primary is used until `check` finds the replica again
+        return ask(self.primary)
+
+    def check(self) -> None:
+        """Before a query: find out whether the replica can be reached and has this store's writes."""
+        if self.replica is None:
+            return
+        query = "SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= ?::pg_lsn"
+        try:
+            rows = self.replica.read(lambda conn: conn.execute(query, (self._written or "0/0",)).fetchall())
+        except StoreError:
+            self.behind = True
+        else:
+            self.behind = not rows[0][0]
+
+    def record_write(self) -> None:
+        """After a write: record the position of the primary's log that the replica has to reach."""
+        if self.replica is not None and self._read_your_writes:
+            query = "SELECT pg_current_wal_insert_lsn()::text"
+            self._written = self.primary.read(lambda conn: conn.execute(query).fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connections to both."""
+        self.primary.close()
+        if self.replica is not None:
+            self.replica.close()
+
+
+def _send(conn: Conn, statement: SQL) -> Any:
+    """Run a statement with binary results: vectors arrive as bytes instead of hexadecimal text."""
+    return conn.raw.execute(translate(statement.text), statement.params, binary=True)

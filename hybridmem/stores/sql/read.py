@@ -16,8 +16,8 @@ from hybridmem.core.protocols import Change, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.core.validation import clean
 from hybridmem.filters.parse import FIELDS
-from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from
-from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS, placeholders
+from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from, placeholders
+from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS
 from hybridmem.text.folding import text_digest
 
 __all__ = [

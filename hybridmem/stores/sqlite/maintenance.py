@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from hybridmem.errors import ConfigError, StoreBusyError
-from hybridmem.stores.sqlite.errors import is_busy
+from hybridmem.stores.sqlite.connection import is_busy
 
 __all__ = ["backup", "check", "part_name", "publish", "remove_leftovers"]
 

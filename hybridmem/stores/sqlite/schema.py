@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 from hybridmem.errors import CorruptStoreError, SchemaVersionError
-from hybridmem.text.cues import cues_of, speaker_of
+from hybridmem.text.conversation import cues_of, speaker_of
 from hybridmem.text.folding import text_digest
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "refuse"]

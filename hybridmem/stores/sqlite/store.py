@@ -20,8 +20,7 @@ from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
 from hybridmem.stores.sql.validation import check_namespace, check_view
 from hybridmem.stores.sqlite import maintenance
-from hybridmem.stores.sqlite.connection import Pool, Synchronous
-from hybridmem.stores.sqlite.errors import SQLITE_ERRORS, explain, translated
+from hybridmem.stores.sqlite.connection import SQLITE_ERRORS, Pool, Synchronous, explain, translated
 
 __all__ = ["SQLiteStore"]
 

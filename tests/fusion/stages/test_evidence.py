@@ -11,7 +11,7 @@ from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Context, Pool
 from hybridmem.fusion.stages.evidence import PARTS, Evidence
-from hybridmem.text.cues import ASKS, FIRST_PERSON, TIME_WORD
+from hybridmem.text.conversation import ASKS, FIRST_PERSON, TIME_WORD
 from tests.support.items import READER, Row, arm
 
 NOW = datetime(2023, 8, 16, tzinfo=timezone.utc).timestamp()

@@ -202,6 +202,22 @@ def test_mentions_and_links_are_walked_together():
     assert over.search({"a": 2.0}, k=3).ids == ["a", "b", "d"]  # the best seed counts 1
 
 
+def test_links_that_cannot_lead_to_one_of_the_best_are_not_computed():
+    asked = []
+
+    def links(ids):
+        asked.append(sorted(ids))
+        return mentions(ids)
+
+    seeds = {"a": 1.0, "d": 0.2}
+    every = ExtendedGraph(graph(), mention_links(links))
+    few = ExtendedGraph(graph(), mention_links(links), heaviest=1.0)
+    assert every.search(seeds, k=2) == few.search(seeds, k=2) == Hits(["a", "b"], [1.0, 0.5])
+    # after one hop a is 1 and b 0.5: what b mentions is worth at most 0.25, so that b stays the second best
+    assert asked == [["a", "d"], ["b"], ["a", "d"], []]
+    assert every.search(seeds, k=9) == few.search(seeds, k=9)
+
+
 def test_only_allowed_memories_are_reached():
     assert ExtendedGraph(graph(), mention_links(mentions), allowed={"a", "b"}).spread({"a": 1.0}) == {"b": 0.5}
 

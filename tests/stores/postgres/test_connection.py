@@ -17,7 +17,7 @@ from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.store import PostgresStore
-from hybridmem.text.cues import FIRST_PERSON
+from hybridmem.text.conversation import FIRST_PERSON
 from tests.support import postgres_server
 
 NOW = View()
@@ -412,3 +412,16 @@ class TestPartitions:
             assert memory.store.rebuild() == 58
             assert memory.check() == []
         pg_server.drop(url)
+
+
+def test_a_search_is_planned_once_for_each_connection(pg_url, schema):
+    """Planning a search takes longer than running it, so its statements are prepared when they are repeated."""
+    with HybridMemory(pg_url, embedder=two_words, schema=schema, pool_size=1) as memory:
+        memory.add_many([f"fact number {n}" for n in range(20)])
+        question = "SELECT statement FROM pg_prepared_statements"
+        prepared = []
+        for _ in range(3):
+            memory.search("which fact", k=3)
+            rows = memory.store._read(lambda conn: conn.raw.execute(question, prepare=False).fetchall())
+            prepared.append(sum("unnest" in statement and "<#>" in statement for (statement,) in rows))
+        assert prepared == [0, 1, 1]

@@ -26,7 +26,7 @@ from hybridmem.errors import (
     StoreError,
 )
 from hybridmem.stores.sqlite import schema
-from hybridmem.stores.sqlite.errors import translated
+from hybridmem.stores.sqlite.connection import translated
 from hybridmem.stores.sqlite.store import SQLiteStore
 from hybridmem.testing.stores import Clock, StoreConformance
 

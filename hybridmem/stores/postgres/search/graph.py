@@ -23,12 +23,11 @@ from hybridmem.indexes.bm25.scoring import idf
 from hybridmem.indexes.entries import Entries, Extra
 from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names, name_weight
+from hybridmem.indexes.graph.names import Mention, Names, name_weight, words_of
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.analyzer import Analyzer
-from hybridmem.text.cues import ASKS
-from hybridmem.text.names import words_of
+from hybridmem.text.conversation import ASKS
 
 __all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "mentions_of", "neighbourhood", "thread_neighbours"]
 

@@ -1,4 +1,4 @@
-"""Cues in the text of a memory and of a question: asking, first person, time words; "Name:" prefixes and roles.
+"""Conversation in texts: who speaks, whom a question names, and cues (asking, first person, time words).
 
 Word lists are per language in `LANGUAGES`. To add a language, add an entry: the patterns are the union of all entries.
 A language without an entry has no cues, so evidence that is based on them adds nothing.
@@ -7,8 +7,13 @@ A language without an entry has no cues, so evidence that is based on them adds 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
+
+from hybridmem.text.folding import CJK_RUN
+from hybridmem.text.stopwords import STOPWORDS
 
 __all__ = [
     "ASKS",
@@ -22,8 +27,11 @@ __all__ = [
     "about_assistant",
     "about_user",
     "asks_when",
+    "bare_question",
     "cues_of",
+    "frequent_prefixes",
     "is_person",
+    "named_speakers",
     "question_sentences",
     "speaker_of",
     "spoken",
@@ -165,3 +173,68 @@ def about_user(question: str, /) -> bool:
 def about_assistant(question: str, /) -> bool:
     """Whether a question is about what the assistant has said: "What did you recommend?"."""
     return _ASSISTANT.search(question) is not None
+
+
+# --- names of speakers in a question
+
+LEAST, SHARE = 3, 0.01
+"""A "Name:" prefix counts as a speaker when it begins at least so many memories and this share of all."""
+_AMBIGUOUS = STOPWORDS["english"] | {"may", "will", "mark", "art", "hope", "grace", "bill", "rob"}
+"""Words that are names only when they are capitalised inside a sentence."""
+
+
+def frequent_prefixes(counts: Mapping[str, int], total: int, /) -> dict[str, int]:
+    """The "Name:" prefixes that count as speakers among `total` memories, with their counts."""
+    least = max(LEAST, SHARE * total)
+    return {name: count for name, count in counts.items() if count >= least}
+
+
+def named_speakers(question: str, speakers: Collection[str], /) -> set[str]:
+    """The speakers that a question names; "I", "my" … mean the user, where there is one and no name is given.
+
+    >>> named_speakers("What did Ana buy?", {"ana", "ben"}), named_speakers("Where do I live?", {"user", "assistant"})
+    ({'ana'}, {'user'})
+    """
+    named = {name for name in _mentioned(question, speakers) if _name_pattern(name).search(question)}
+    if named or not about_user(question) or about_assistant(question):
+        return named
+    return {name for name in speakers if name in USER_ROLES}
+
+
+def bare_question(question: str, speakers: Collection[str], /) -> str:
+    """The question without the names of speakers, for embedding: they dominate the vector. Roles stay.
+
+    A question of nothing but names is returned unchanged.
+
+    >>> bare_question("Where does Ana's sister live?", {"ana", "ben"})
+    'Where does sister live?'
+    """
+    text = question
+    for name in sorted(_mentioned(question, speakers), key=len, reverse=True):
+        text = _name_pattern(name).sub(" ", text)
+    if text == question:
+        return question
+    text = " ".join(text.split())
+    return text if re.search(r"\w{3,}", text) or CJK_RUN.search(text) else question
+
+
+def _mentioned(question: str, speakers: Collection[str]) -> list[str]:
+    """The names, not roles, of which a word is anywhere in the question: a quick test for very many speakers."""
+    folded = question.casefold()
+    return [name for name in speakers if name not in ROLES and any(word in folded for word in name.split())]
+
+
+@lru_cache(maxsize=1024)
+def _name_pattern(name: str) -> re.Pattern[str]:
+    """A pattern for a name, or for one of its words where it has several, with a possessive ending."""
+    words = [word for word in _TOKEN.findall(name) if len(word) > 1 and word not in _AMBIGUOUS]
+    forms = [_name_form(name), *(_name_form(word) for word in words if word != name)]
+    return re.compile("|".join(forms))
+
+
+def _name_form(name: str) -> str:
+    if CJK_RUN.search(name):  # no spaces between words
+        return re.escape(name)
+    if name in _AMBIGUOUS:
+        return rf"(?<=\w[ ,]){re.escape(name.capitalize())}(?:'s|’s)?(?!\w)"
+    return rf"(?i:\b{re.escape(name)}(?:'s|’s)?(?!\w))"

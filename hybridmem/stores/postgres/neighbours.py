@@ -17,7 +17,7 @@ import psycopg
 
 from hybridmem.indexes.bm25.documents import ANSWERED, ASKED
 from hybridmem.stores.sql.log import Head
-from hybridmem.text.cues import ASKS, is_person, question_sentences
+from hybridmem.text.conversation import ASKS, is_person, question_sentences
 
 __all__ = ["ThreadNeighbours", "TurnState"]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hybridmem.text.cues import (
+from hybridmem.text.conversation import (
     ASKS,
     FIRST_PERSON,
     TIME_WORD,

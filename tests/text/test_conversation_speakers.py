@@ -1,6 +1,6 @@
 import pytest
 
-from hybridmem.text.speakers import bare_question, frequent_prefixes, named_speakers
+from hybridmem.text.conversation import bare_question, frequent_prefixes, named_speakers
 
 PEOPLE = {"ana", "ben k", "will"}
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridmem.indexes.graph.names import Link, links_in, mentions_in, name_key, words_of
 from hybridmem.text.folding import fold
-from hybridmem.text.names import Link, links_in, mentions_in, name_key, words_of
 
 
 @pytest.mark.parametrize(
