@@ -63,6 +63,8 @@ def candidates(
     lows = {arm: 0.0 if arm == "bm25" else baseline() for arm in hits}
 
     def scored(arm: str, ids: Sequence[str]) -> list[float]:
+        if not ids:
+            return []
         if arm == "bm25":
             return bm25.score(query.text, ids)
         return [lows[arm] if score is None else score for score in vectors.score(query.vector, ids)]
