@@ -18,7 +18,7 @@ from hybridmem.memory.factory import check_place, open_store
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.upkeep import recorded
 
-__all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json"]
+__all__ = ["NOTHING", "Command", "exists", "load_embedder", "no_options", "open_memory", "read_json", "whole_number"]
 
 NOTHING = 3
 """Exit code for no results, or refused."""
@@ -44,6 +44,18 @@ class Command(NamedTuple):
 
 def no_options(_sub: argparse.ArgumentParser) -> None:
     """Add no options."""
+
+
+def whole_number(low: int = 1) -> Callable[[str], int]:
+    """The type of an option that takes a whole number from `low` up."""
+
+    def parse(text: str) -> int:
+        number = int(text) if text.strip().removeprefix("-").isdecimal() else low - 1
+        if number < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} up")
+        return number
+
+    return parse
 
 
 def open_memory(args: argparse.Namespace, *, must_exist: bool = True, recipe: str | None = None) -> HybridMemory:

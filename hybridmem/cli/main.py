@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from hybridmem import __version__
 from hybridmem.cli.measure import MEASURE
 from hybridmem.cli.output import say, say_error
 from hybridmem.cli.read import READ
 from hybridmem.cli.write import WRITE
-from hybridmem.errors import HybridMemError
+from hybridmem.errors import ConfigError, HybridMemError
 
 __all__ = ["COMMANDS", "build_parser", "completion_script", "main"]
 
@@ -23,6 +25,7 @@ COMMANDS = (*WRITE, *READ, *MEASURE)
 
 DEFAULT_PATH = "memory.db"
 EXIT_ERROR = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
@@ -38,7 +41,7 @@ examples:
 
 The memory is the file memory.db in the current folder, or the value of --memory or HYBRIDMEM: a file, a folder of
 Markdown notes, or a postgresql:// address. HYBRIDMEM_EMBEDDER is the default of --embedder. Exit codes: 0 success,
-1 error (message on stderr), 2 wrong usage, 3 no results or refused, 130 interrupted.
+1 error (message on stderr), 2 wrong command, option, value or file, 3 no results or refused, 130 interrupted.
 """
 
 SHELLS = ("bash", "zsh", "fish")
@@ -67,6 +70,7 @@ _ZSH = """\
 (( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }
 autoload -U +X bashcompinit && bashcompinit
 """
+_RECIPE = "how results are ranked: default, rrf, competition, or a recipe.json (default)"
 _COMPLETION = """\
 example:
   eval "$(hybridmem completion bash)"
@@ -82,9 +86,29 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = 14
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports a mistake on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the message, where to read more, and exit code 2."""
+        said = message.removeprefix("argument ")
+        if said.startswith("COMMAND: invalid choice: "):
+            said = _unknown_command(said.split("'")[1])
+        say_error(f"{said} ({self.prog} --help)")
+        raise SystemExit(EXIT_USAGE)
+
+
+def _unknown_command(given: str) -> str:
+    names = [spec.name for spec in COMMANDS]
+    near = difflib.get_close_matches(given, names, 1)
+    return (
+        f"there is no command {given!r}, did you mean {near[0]!r}?" if near else f"the commands are {', '.join(names)}"
+    )
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hybridmem",
         description="Hybrid retrieval for agent memory: BM25, vectors and graph, fused and explained.",
         epilog=_EPILOG,
@@ -138,12 +162,12 @@ def _memory_options(sub: argparse.ArgumentParser, *, embedder: bool) -> None:
         "function; auto: the local one, if the memory was made with it or is new and it is installed "
         "(the value of HYBRIDMEM_EMBEDDER, else auto)",
     )
-    group.add_argument("--recipe", default="default", metavar="NAME|FILE", help="recipe for ranking (default)")
+    group.add_argument("--recipe", default="default", metavar="NAME|FILE", help=_RECIPE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    args = _parsed(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal cannot encode are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -152,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except HybridMemError as error:
         say_error(error)
-        return EXIT_ERROR
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
     except BrokenPipeError:  # `hybridmem search … | head -1`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -164,6 +188,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_error(error)
         return EXIT_ERROR
     return code
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command and its options; a mistake ends the program with exit code 2."""
+    parser = build_parser()
+    if not words:
+        parser.print_help()
+        raise SystemExit(EXIT_USAGE)
+    if words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+        option = words[0].partition("=")[0]  # a value may be an address with a password
+        parser.error(f"{option} stands before the command: options follow it, as in hybridmem list -m notes.db")
+    return parser.parse_args(words)
 
 
 # --- completion

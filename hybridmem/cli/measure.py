@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridmem.cli.command import NOTHING, Command, open_memory
+from hybridmem.cli.command import NOTHING, Command, open_memory, whole_number
 from hybridmem.cli.output import Progress, print_json, say, say_error, write_json, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError
@@ -56,7 +56,7 @@ def _eval_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--json", metavar="FILE", help="write the figures; - prints them instead of the table")
     sub.add_argument("--markdown", metavar="FILE", help="write the table; - prints it instead of the plain one")
     sub.add_argument("--html", metavar="FILE", help="write one page with tables, plots and failed cases; - prints it")
-    sub.add_argument("--failures", type=int, default=5, metavar="N", help="failed cases to explain (5)")
+    sub.add_argument("--failures", type=whole_number(0), default=5, metavar="N", help="failed cases to explain (5)")
     sub.add_argument("--plot", metavar="FILE", help="draw recall curves and categories (PNG, SVG or PDF)")
     sub.add_argument("--ks", type=_depths, default=None, metavar="K,K", help="depths to measure at (1,3,5,8,10,20)")
     sub.add_argument("--no-stages", action="store_true", help="leave out the ablation of each stage")
@@ -117,9 +117,11 @@ def _tune_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("cases", help=CASES)
     sub.add_argument("-o", "--output", default="recipe.json", metavar="FILE", help="the recipe to write (recipe.json)")
     sub.add_argument("--metric", default="ndcg@10", help="recall@k, hit@k, mrr@k or ndcg@k (ndcg@10)")
-    sub.add_argument("--folds", type=int, default=5, metavar="N", help="parts that the cases are split into (5)")
-    sub.add_argument("--repeats", type=int, default=2, metavar="N", help="number of different splits (2)")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (0)")
+    sub.add_argument(
+        "--folds", type=whole_number(2), default=5, metavar="N", help="parts that the cases are split into (5)"
+    )
+    sub.add_argument("--repeats", type=whole_number(), default=2, metavar="N", help="number of different splits (2)")
+    sub.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="random seed (0)")
     sub.add_argument("--json", metavar="FILE", help="write all figures; - prints them instead of the summary")
     sub.add_argument("--force", action="store_true", help="write the best recipe even if its gain is not significant")
 
@@ -151,7 +153,7 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _health_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("queries", help=QUESTIONS)
-    sub.add_argument("-k", type=int, default=8, help="how many results count (8)")
+    sub.add_argument("-k", type=whole_number(), default=8, help="how many results count (8)")
     sub.add_argument("--json", action="store_true", help="the figures as one JSON object")
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hybridmem.cli.command import NOTHING, Command, no_options, open_memory, read_json
+from hybridmem.cli.command import NOTHING, Command, open_memory, read_json, whole_number
 from hybridmem.cli.output import clip, is_terminal, paint, print_json, say, wrap
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
@@ -29,8 +29,8 @@ _AS_JSON = "one JSON object per line, with every field"
 
 
 def _search_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("query")
-    sub.add_argument("-k", type=int, default=8, help="number of results (8)")
+    sub.add_argument("query", help="the question, or any words")
+    sub.add_argument("-k", type=whole_number(), default=8, help="number of results (8)")
     sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
     sub.add_argument("--as-of", metavar="TIME", help="search the state of the memory at that time")
     sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="search one arm only; shows its raw scores")
@@ -45,7 +45,8 @@ def _search(args: argparse.Namespace) -> int:
         how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
         if args.why_not is not None:
-            say(memory.explain(args.query, **how).why_not(args.why_not))
+            reason = memory.explain(args.query, **how).why_not(args.why_not)
+            print_json({"id": args.why_not, "why_not": reason}) if args.json else say(reason)
             return 0
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)
@@ -88,7 +89,7 @@ def _json_option(sub: argparse.ArgumentParser) -> None:
 
 
 def _show_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("ids", nargs="+", metavar="ID")
+    sub.add_argument("ids", nargs="+", metavar="ID", help="one or several ids")
     sub.add_argument("--as-of", metavar="TIME", help="as it was at that time")
     _json_option(sub)
 
@@ -117,7 +118,7 @@ def _list_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
     sub.add_argument("--as-of", metavar="TIME", help="the memories of that time")
     sub.add_argument("--superseded", action="store_true", help="superseded memories too")
-    sub.add_argument("--limit", type=int, metavar="N", help="the first N by id")
+    sub.add_argument("--limit", type=whole_number(0), metavar="N", help="the first N by id")
     _json_option(sub)
 
 
@@ -143,7 +144,7 @@ def _line(memory: Memory) -> str:
 
 
 def _history_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("id", metavar="ID")
+    sub.add_argument("id", metavar="ID", help="the id of the memory")
     _json_option(sub)
 
 
@@ -160,6 +161,8 @@ def _history(args: argparse.Namespace) -> int:
             used = len(f"{version.seq:>6}  {at}  {status:<10}  ")
             head = f"{version.seq:>6}  {paint(at, 'dim')}  {paint(f'{status:<10}', 'yellow')}"
             say(f"{head}  {clip(version.memory.text, used)}")
+    if not versions and not args.json and is_terminal():
+        say(paint("no versions", "dim"))
     return 0 if versions else NOTHING
 
 
@@ -192,10 +195,17 @@ def _namespaces(args: argparse.Namespace) -> int:
     return 0 if counts else NOTHING
 
 
+def _check_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help="the problems as one JSON object")
+
+
 def _check(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         problems = memory.check()
         count = len(memory)
+    if args.json:
+        print_json({"memories": count, "problems": list(map(str, problems))})
+        return 1 if problems else 0
     for problem in problems:
         say(problem)
     if not problems:
@@ -207,7 +217,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _inspect_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--port", type=int, default=0, help="a port of the loopback address (any free one)")
+    sub.add_argument("--port", type=whole_number(0), default=0, help="a port of the loopback address (any free one)")
     sub.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
@@ -228,11 +238,13 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _mcp_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--http", type=int, metavar="PORT", help="streamable HTTP on 127.0.0.1 (0: any free port)")
+    sub.add_argument(
+        "--http", type=whole_number(0), metavar="PORT", help="streamable HTTP on 127.0.0.1 (0: any free port)"
+    )
     sub.add_argument(
         "--namespace-header", metavar="NAME", help="over HTTP: the header that says whose memory a request is about"
     )
-    sub.add_argument("-k", type=int, default=8, help="how many memories a search returns (8)")
+    sub.add_argument("-k", type=whole_number(), default=8, help="how many memories a search returns (8)")
 
 
 def _mcp(args: argparse.Namespace) -> int:
@@ -265,7 +277,7 @@ READ = (
         _namespaces,
         embedder=False,
     ),
-    Command("check", "check the store for damage", "hybridmem check", no_options, _check, embedder=False),
+    Command("check", "check the store for damage", "hybridmem check", _check_options, _check, embedder=False),
     Command("inspect", "a local web page to try queries and weights", "hybridmem inspect", _inspect_options, _inspect),
     Command(
         "mcp",

@@ -29,8 +29,19 @@ FORMATS = ("jsonl", "csv", "tsv", "text")
 _MEMORY_FIELDS = frozenset(field.name for field in dataclasses.fields(Memory))
 _LISTS = ("tags", "entities")
 _RENAMED = {"_id": "id", "timestamp": "created_at"}
-_FIELDS = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "supersedes", "created_at", "expires_at")
-"""Fields of a memory that `add` has an option for."""
+_FIELDS = {
+    "id": ("ID", "an id of your own (a new one); an id that exists is updated"),
+    "title": ("TEXT", "a title; texts that contain it are linked to this memory"),
+    "subject": ("NAME", "whom or what it is about"),
+    "thread": ("NAME", "the conversation it belongs to"),
+    "speaker": ("NAME", "who said it"),
+    "source_id": ("ID", "the document it was cut from"),
+    "type": ("NAME", "a kind of your own, such as fact or event"),
+    "supersedes": ("ID", "the memory that this one replaces"),
+    "created_at": ("TIME", "when it was said or written (now)"),
+    "expires_at": ("TIME", "when it is no longer found"),
+}
+"""Fields of a memory that `add` has an option for, with what the help says."""
 
 
 # --- add
@@ -38,9 +49,9 @@ _FIELDS = ("id", "title", "subject", "thread", "speaker", "source_id", "type", "
 
 def _add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("text", help="the text of the memory; - reads it from standard input")
-    for name in _FIELDS:
-        sub.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper())
-    sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="may be repeated")
+    for name, (metavar, text) in _FIELDS.items():
+        sub.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="a tag; may be repeated")
     sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
 
 
@@ -49,6 +60,8 @@ def _add(args: argparse.Namespace) -> int:
     if args.metadata is not None:
         fields["metadata"] = read_json(args.metadata, "--metadata")
     text = sys.stdin.read() if args.text == "-" else args.text
+    if not text.strip():
+        raise ConfigError("the text is empty: nothing was added")
     with open_memory(args, must_exist=False) as memory:
         say(one_line(memory.add({"text": text, **fields})))
     return 0
@@ -244,7 +257,7 @@ def _notes(place: Path) -> Iterator[Row]:
 
 
 def _forget_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("ids", nargs="+", metavar="ID")
+    sub.add_argument("ids", nargs="+", metavar="ID", help="one or several ids")
     sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
 
 
@@ -342,7 +355,7 @@ WRITE = (
         "hybridmem sweep",
         _sweep_options,
         _sweep,
-        "Searches ignore expired memories without a sweep.",
+        "Removes the memories whose --expires-at has passed. Searches ignore them without a sweep too.",
         embedder=False,
     ),
     Command(
@@ -364,7 +377,7 @@ WRITE = (
     ),
     Command(
         "copy",
-        "copy one store to another, SQLite or PostgreSQL",
+        "copy one store to another: SQLite, Markdown notes or PostgreSQL",
         "hybridmem copy memory.db postgresql://localhost/memory",
         _copy_options,
         _copy,

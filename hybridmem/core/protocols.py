@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits, Memory
 
@@ -22,16 +22,15 @@ __all__ = [
     "Store",
     "SupportsBM25Constants",
     "SupportsBoundedThreads",
-    "SupportsCombinedSearch",
     "SupportsExternalEdits",
     "SupportsLazyFilter",
     "SupportsPastViews",
     "SupportsServerSearch",
     "SupportsVectorLoading",
+    "SupportsVectorRows",
     "Version",
     "View",
     "WriteConflict",
-    "searches_both",
 ]
 
 _list = list  # `Store.list` hides the builtin inside the class
@@ -198,6 +197,7 @@ class Change(NamedTuple):
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     `derived` is what the store has derived from the text, if it has: words, cues and speaker as in `Entry`.
+    `vector_seq` is the number under which the store keeps the vector (see `SupportsVectorRows`).
     """
 
     seq: int
@@ -209,6 +209,7 @@ class Change(NamedTuple):
     text_changed: bool = True
     born: int = 0
     derived: tuple[int, int, str | None] | None = None
+    vector_seq: int = 0
 
 
 class Index(Protocol):
@@ -244,9 +245,14 @@ class SearchView(Protocol):
 
     thread_threshold: float
     """Seconds: an arm that usually takes longer runs in its own thread."""
+    searches_both: bool
+    """Whether `search_both` may answer both arms in one round trip."""
 
-    def refresh(self) -> None:
-        """Catch up with the store: the next search sees every write acknowledged before this call."""
+    def refresh(self, newest: int | None = None, /) -> None:
+        """Catch up with the store: the next search sees every write acknowledged before this call.
+
+        `newest` is the store's newest seq where the caller has just read it.
+        """
         ...
 
     def next_expiry(self) -> float | None:
@@ -259,6 +265,10 @@ class SearchView(Protocol):
 
     def search(self, arm: str, query: ArmQuery, /, *, k: int) -> Hits:
         """The k best hits of one arm, "bm25" or "vector"."""
+        ...
+
+    def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
+        """Each arm's k best hits and its scores of the other arm's hits; None: ask each arm by itself."""
         ...
 
     def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
@@ -330,15 +340,6 @@ _S_contra = TypeVar("_S_contra", contravariant=True)
 
 
 @runtime_checkable
-class SupportsCombinedSearch(SearchView, Protocol):
-    """A SearchView that answers both arms in one round trip."""
-
-    def search_both(self, query: ArmQuery, /, *, k: int) -> tuple[dict[str, Hits], dict[str, dict[str, float]]] | None:
-        """Each arm's k best hits and its scores of the other arm's hits; None: ask each arm by itself."""
-        ...
-
-
-@runtime_checkable
 class SupportsBM25Constants(Protocol):
     """A SearchView whose BM25 arm can be read with other constants without a rebuild."""
 
@@ -404,6 +405,19 @@ class SupportsVectorLoading(Protocol):
 
 
 @runtime_checkable
+class SupportsVectorRows(Protocol):
+    """A Store that keeps each vector under a number and never changes it: numbers are read faster than ids."""
+
+    def vector_seqs(self, *, view: View) -> dict[str, int]:
+        """The number of the vector of each memory in view that has one."""
+        ...
+
+    def vector_rows(self, seqs: Sequence[int], /) -> dict[int, bytes]:
+        """The little-endian float32 bytes of the vectors of these numbers; erased ones are left out."""
+        ...
+
+
+@runtime_checkable
 class SupportsFingerprints(Protocol):
     """A Store that can tell two histories apart, for indexes that are stored elsewhere."""
 
@@ -426,20 +440,3 @@ class ExternalIndex(Protocol):
     def close(self) -> None:
         """Close its files and connections."""
         ...
-
-
-_CAPABLE: dict[tuple[type, type], bool] = {}
-
-
-def _capable(view: SearchView, protocol: Any) -> bool:
-    """`isinstance` for a protocol, once per type: Python's own check takes 0.1 ms."""
-    key = (type(view), protocol)
-    found = _CAPABLE.get(key)
-    if found is None:
-        found = _CAPABLE[key] = isinstance(view, protocol)
-    return found
-
-
-def searches_both(view: SearchView, /) -> TypeGuard[SupportsCombinedSearch]:
-    """Whether a view answers both arms in one round trip."""
-    return _capable(view, SupportsCombinedSearch)

@@ -24,6 +24,7 @@ from hybridmem.core.protocols import (
     Store,
     SupportsFingerprints,
     SupportsVectorLoading,
+    SupportsVectorRows,
     View,
 )
 from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
@@ -88,6 +89,7 @@ class LocalView:
 
     thread_threshold = 0.01
     """Seconds: an arm that usually takes longer runs in its own thread."""
+    searches_both = False
 
     def __init__(self, store: Store, view: View, settings: IndexSettings, /) -> None:
         self._store = store
@@ -108,9 +110,9 @@ class LocalView:
 
     # --- updating
 
-    def refresh(self) -> None:
-        """Catch up with the store."""
-        newest = self._store.last_seq()
+    def refresh(self, newest: int | None = None, /) -> None:
+        """Catch up with the store, whose newest seq is `newest` where the caller has just read it."""
+        newest = self._store.last_seq() if newest is None else newest
         if newest == self._applied:
             return
         if self._view.as_of is not None and self._applied >= 0:
@@ -121,7 +123,7 @@ class LocalView:
             loaded = self._open() if self._applied < 0 else 0
             changed = self._catch_up(max(loaded, self._applied))
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
-            self._applied = newest
+            self._applied = max(self._applied, newest)  # another thread may have seen more
 
     def next_expiry(self) -> float | None:
         """None: the store has to be asked."""
@@ -165,9 +167,13 @@ class LocalView:
 
     def _saved_vectors(self) -> CompactVectors | None:
         """The vector codes of the snapshot, with the changes since; None when there are none, or they do not fit."""
+        store = self._store
+        if not isinstance(store, SupportsVectorRows):
+            return None
+        fetch = store.vector_rows
 
         def read(head: bytes) -> CompactVectors:
-            return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
+            return CompactVectors.from_bytes(head, self._vector_piece, fetch)
 
         codes: CompactVectors | None = self._restored("vectors", read)
         try:
@@ -180,9 +186,6 @@ class LocalView:
     def _vector_piece(self, piece: int) -> bytes | None:
         saved = self._store.load_snapshot(f"vectors/{piece}", namespace=self._view.namespace)
         return None if saved is None else saved[1]
-
-    def _stored_vectors(self, ids: Sequence[str]) -> Sequence[Any]:
-        return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         for edge in self._all_edges():
@@ -245,11 +248,11 @@ class LocalView:
 
     def _compact_vectors(self) -> None:
         """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
-        now = self._view.as_of is None and not self._view.superseded
-        if not (isinstance(self._vector, VectorIndex) and now and kernel() is not None):
+        store, now = self._store, self._view.as_of is None and not self._view.superseded
+        if not (isinstance(self._vector, VectorIndex) and isinstance(store, SupportsVectorRows) and now):
             return
-        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM:
-            self._vector = CompactVectors.of(self._vector, self._stored_vectors)
+        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM and kernel() is not None:
+            self._vector = CompactVectors.of(self._vector, store.vector_seqs(view=self._view), store.vector_rows)
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
@@ -376,6 +379,9 @@ class LocalView:
             return Hits([], [])
         hits: Hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
         return hits
+
+    def search_both(self, _query: ArmQuery, /, *, k: int) -> None:
+        """None: the arms are searched at the same time, one by one."""
 
     def score(self, arm: str, query: ArmQuery, ids: Sequence[str], /) -> list[float | None]:
         """One arm's raw scores of given memories."""

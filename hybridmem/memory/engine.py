@@ -22,7 +22,6 @@ from hybridmem.core.protocols import (
     SupportsLazyFilter,
     SupportsPastViews,
     View,
-    searches_both,
 )
 from hybridmem.core.types import ArmList, Direction, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
@@ -34,8 +33,8 @@ from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mentio
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, Question, answer_confidence, hidden, listed, pool_of
-from hybridmem.memory.results import EntryReader, Result
+from hybridmem.memory.question import Answer, EntryReader, Question, answer_confidence, hidden, listed, pool_of
+from hybridmem.memory.results import Result
 from hybridmem.memory.upkeep import (
     Expiry,
     begin_generation,
@@ -116,20 +115,22 @@ class Engine:
 
     def search_view(self, view: View) -> SearchView:
         """The indexes of a view, up to date with the store; expired memories are removed first."""
-        if view.as_of is None:
-            found = self._kept(self._views, view, view)
-            if found.next_expiry() is None:
-                self._check_generation(self.expiry.apply(view.namespace))
-            else:  # one statement of the server reads the expiry and the version of the namespace
-                found.refresh()
-                self.expiry.apply_from(view.namespace, found.next_expiry())
-                self._check_generation(found.version(), view.namespace)
-                if not self.expiry.is_due(found.next_expiry()):
-                    return found
-        else:
-            self._check_generation(self.store.last_seq())
+        if view.as_of is not None:
+            newest = self.store.last_seq()
+            self._check_generation(newest)
             found = self._kept(self._as_of_views, (view, self._view_version(view)), view)
-        found.refresh()
+            found.refresh(newest)
+            return found
+        found = self._kept(self._views, view, view)
+        if found.next_expiry() is None:
+            newest = self.expiry.apply(view.namespace)
+            self._check_generation(newest)
+            found.refresh(newest)
+        else:  # one statement of the server reads the expiry and the version of the namespace
+            found.refresh()
+            self._check_generation(found.version(), view.namespace)
+            if self.expiry.apply_from(view.namespace, found.next_expiry()):
+                found.refresh()
         return found
 
     def _kept(self, kept: dict[Any, SearchView], key: Any, view: View) -> SearchView:
@@ -220,7 +221,7 @@ class Engine:
         A view with combined search answers both arms in one call, or declines with None.
         """
         everything = recipe.complete and query.text.strip() and all(recipe.weights_for(self.arms))
-        if everything and self.embedder is not None and searches_both(view):
+        if everything and self.embedder is not None and view.searches_both:
             if query.vector is None:
                 text = _embedded_text(view, query.text, recipe)
                 query = query._replace(vector=run_one(Job("vector", partial(self.embedder.query, text))))

@@ -25,7 +25,7 @@ from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.factory import StoreOptions, open_engine, pick_embedder
 from hybridmem.memory.health import Health, reach_warnings
-from hybridmem.memory.question import Question, RecipeLike, check_confidence, date_filter
+from hybridmem.memory.question import Question, RecipeLike, check_confidence, date_filter, view_of
 from hybridmem.memory.results import MemoryStats, Result, with_context
 from hybridmem.memory.writing import MemoryWriting
 from hybridmem.stores.spanning import SpanningStore
@@ -430,9 +430,7 @@ class HybridMemory(MemoryWriting):
         chosen: Fusion = self._recipe if recipe is None else load_recipe(recipe)
         if tokens is not None:
             chosen = replace(chosen, pack=Pack(tokens=tokens))
-        view = self._view(as_of, superseded=superseded)
-        if namespace is not None:
-            view = view._replace(namespace=validation.namespace(namespace))
+        view = view_of(self._namespace if namespace is None else namespace, as_of, superseded=superseded)
         validation.one_of("time", time, ("graded", "strict"))
         validation.integer("context", context, "a whole number from 0 up", low=0)
         condition: Filter | None = filter

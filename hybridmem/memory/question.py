@@ -1,25 +1,26 @@
-"""Question and Answer of the engine: options, dates it names, the pool, confidence, why a memory is not searched."""
+"""Questions and answers of the engine: views, readers, pools, confidence, dates, why a memory is not searched."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
-from hybridmem.core.times import from_epoch
-from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Ranking
+from hybridmem.core.times import Time, from_epoch
+from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Memory, Ranking
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.memory.results import EntryReader
 from hybridmem.memory.upkeep import has_expired
 from hybridmem.text.dates import DateRange, dates_in
 
 __all__ = [
     "Answer",
+    "EntryReader",
     "Question",
     "RecipeLike",
     "answer_confidence",
@@ -29,6 +30,7 @@ __all__ = [
     "hidden",
     "listed",
     "pool_of",
+    "view_of",
 ]
 
 
@@ -61,8 +63,54 @@ class Answer(NamedTuple):
     pool: Pool | None = None
 
 
+_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr
+
+
+class EntryReader:
+    """Reads the fields of entries for a fusion; fields that an entry lacks are read from the store."""
+
+    def __init__(
+        self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
+    ) -> None:
+        self._read = memories
+        self._vectors = vectors
+        self._known: dict[str, Memory | None] = {}
+
+    def memories(self, ids: Sequence[str], /) -> list[Memory | None]:
+        """The memories of these ids, each read once; None for one that left the view."""
+        known = self._known
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            known.update(zip(missing, self._read(missing), strict=True))
+        return list(map(known.__getitem__, ids))
+
+    def keys(self, items: Sequence[Entry], /) -> list[str]:
+        """The ids of the memories."""
+        return [item[0] for item in items]
+
+    def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:
+        """One field of each memory, or of its metadata."""
+        field = _FIELDS.get(name)
+        if field is not None:
+            return list(map(field, items))
+        ids = self.keys(items)
+        if name == "vector":
+            return self._vectors(ids)
+        found = self.memories(ids)
+        if name in Memory.__dataclass_fields__:
+            return [None if memory is None else getattr(memory, name) for memory in found]
+        path = name.removeprefix("metadata.")
+        return [None if memory is None else memory.metadata.get(path) for memory in found]
+
+
 RecipeLike = str | Path | Mapping[str, Any] | Fusion
 """A recipe as users give it: a name, a file, a dict or a Fusion."""
+
+
+def view_of(namespace: str, as_of: Time | None, /, *, superseded: bool) -> View:
+    """The view of these arguments of a call, after validation."""
+    validation.flag("superseded", superseded)
+    return View(validation.namespace(namespace), validation.as_of(as_of), superseded)
 
 
 def listed(arms: Sequence[str], hits: Mapping[str, Hits], view: SearchView, pool: Pool | None) -> list[ArmList]:

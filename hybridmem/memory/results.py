@@ -5,18 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from operator import itemgetter
 from typing import Any
 
 from hybridmem.core.protocols import Store, View
 from hybridmem.core.times import epoch
-from hybridmem.core.types import Entry, Memory
+from hybridmem.core.types import Memory
 from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.top import count_tokens
 
 __all__ = [
     "NOTHING",
-    "EntryReader",
     "MemoryStats",
     "Result",
     "block",
@@ -106,46 +104,6 @@ class MemoryStats:
         return "\n".join(
             f"{name:<10} {value!r}" if name == "namespace" else f"{name:<10} {value}" for name, value in rows.items()
         )
-
-
-_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr
-
-
-class EntryReader:
-    """Reads the fields of entries for a fusion; fields that an entry lacks are read from the store."""
-
-    def __init__(
-        self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
-    ) -> None:
-        self._read = memories
-        self._vectors = vectors
-        self._known: dict[str, Memory | None] = {}
-
-    def memories(self, ids: Sequence[str], /) -> list[Memory | None]:
-        """The memories of these ids, each read once; None for one that left the view."""
-        known = self._known
-        missing = [id_ for id_ in ids if id_ not in known]
-        if missing:
-            known.update(zip(missing, self._read(missing), strict=True))
-        return list(map(known.__getitem__, ids))
-
-    def keys(self, items: Sequence[Entry], /) -> list[str]:
-        """The ids of the memories."""
-        return [item[0] for item in items]
-
-    def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:
-        """One field of each memory, or of its metadata."""
-        field = _FIELDS.get(name)
-        if field is not None:
-            return list(map(field, items))
-        ids = self.keys(items)
-        if name == "vector":
-            return self._vectors(ids)
-        found = self.memories(ids)
-        if name in Memory.__dataclass_fields__:
-            return [None if memory is None else getattr(memory, name) for memory in found]
-        path = name.removeprefix("metadata.")
-        return [None if memory is None else memory.metadata.get(path) for memory in found]
 
 
 def with_context(

@@ -182,7 +182,7 @@ class Expiry:
         self._lock = guard(threading.Lock())
 
     def apply(self, namespace: str, /) -> int:
-        """Delete what has expired in a namespace; returns the store's newest seq before it.
+        """Delete what has expired in a namespace; returns the store's newest seq.
 
         A store that cannot be written to keeps it until it can.
         """
@@ -193,18 +193,14 @@ class Expiry:
             check = _Check(seq, math.inf if earliest is None else earliest)
             with self._lock:
                 self._checks[namespace] = check
-        self.apply_from(namespace, check.earliest)
-        return seq
+        return self._store.last_seq() if self.apply_from(namespace, check.earliest) else seq
 
-    def is_due(self, earliest: float | None, /) -> bool:
-        """Whether a memory with this expiry has expired."""
-        return earliest is not None and earliest <= self._clock()
-
-    def apply_from(self, namespace: str, earliest: float | None, /) -> None:
-        """The same, where the earliest expiry is known."""
-        if not self.is_due(earliest):
-            return
+    def apply_from(self, namespace: str, earliest: float | None, /) -> bool:
+        """The same, where the earliest expiry is known; returns whether a memory has expired."""
+        if earliest is None or earliest > self._clock():
+            return False
         try:
             self._store.expire(now=self._clock(), namespace=namespace)
         except StoreError as error:
             log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
+        return True

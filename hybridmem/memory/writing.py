@@ -18,6 +18,7 @@ from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import NotFoundError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.engine import Engine
+from hybridmem.memory.question import view_of
 from hybridmem.memory.upkeep import check_recorded, claim
 from hybridmem.text.folding import text_digest
 
@@ -73,8 +74,7 @@ class MemoryWriting:
         return self._engine.embedder
 
     def _view(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
-        validation.flag("superseded", superseded)
-        return View(self._namespace, validation.as_of(as_of), superseded)
+        return view_of(self._namespace, as_of, superseded=superseded)
 
     def _current(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
         """The view, after expired memories have been removed from it."""

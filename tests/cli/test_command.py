@@ -27,15 +27,15 @@ def test_an_embedder_of_your_own(run, tmp_path, monkeypatch):
     run("add", "aaaa", "--id", "a", "--embedder", "my_model:Model")
     run("add", "oooo", "--id", "o", "--embedder", "my_model:Model")
     assert rows(run("search", "oo", "--arm", "vector", "--json", "--embedder", "my_model:Model").out)[0]["id"] == "o"
-    told = run("search", "oo", code=1).err
+    told = run("search", "oo", code=2).err
     assert "(5 dimensions): name the object in your code with --embedder module:attribute" in told
     for command in ("check", "list", "export", "stats", "namespaces"):
         run(command)  # need no embedder
     run("search", "oooo", "--embedder", "none")
     monkeypatch.setenv("HYBRIDMEM_EMBEDDER", "my_model:Model")
     assert rows(run("search", "oo", "--arm", "vector", "--json").out)[0]["id"] == "o"
-    assert "cannot be loaded: No module named 'nowhere'" in run("search", "x", "--embedder", "nowhere:x", code=1).err
-    assert "auto, local, none or module:attribute" in run("search", "x", "--embedder", "nonsense", code=1).err
+    assert "cannot be loaded: No module named 'nowhere'" in run("search", "x", "--embedder", "nowhere:x", code=2).err
+    assert "auto, local, none or module:attribute" in run("search", "x", "--embedder", "nonsense", code=2).err
 
 
 def test_the_recorded_local_embedder_is_used_again(run):
@@ -47,7 +47,7 @@ def test_the_recorded_local_embedder_is_used_again(run):
 def test_a_recorded_local_embedder_that_is_not_installed(run, monkeypatch):
     run("add", "My automobile needs a battery.", "--id", "car", "--embedder", "local")
     monkeypatch.setitem(sys.modules, "wordllama", None)
-    reported = run("search", "battery", code=1).err
+    reported = run("search", "battery", code=2).err
     assert "pip install 'hybridmem[local]'; --embedder none searches without vectors" in reported
     assert rows(run("search", "battery", "--embedder", "none", "--json").out)[0]["id"] == "car"
     for command in ("check", "list", "export", "stats", "namespaces", "history car", "show car", "backup copy.db"):

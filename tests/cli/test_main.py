@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hybridmem import HybridMemory, load_recipe, save_recipe
-from hybridmem.cli.main import COMMANDS, build_parser, completion_script, main
+from hybridmem.cli.main import COMMANDS, _subparsers, build_parser, completion_script, main
 from hybridmem.cli.output import Progress
 
 EMBEDDING = {command.name for command in COMMANDS if command.memory and command.embedder}
@@ -60,14 +60,14 @@ def test_a_wrong_row_is_named_by_its_place(run, tmp_path):
         ('{"text": "x", "tags": 5}', "in.jsonl:2: Memory.tags must be a sequence of str, not 5"),
     ):
         (tmp_path / "in.jsonl").write_text(f"{good}\n{line}\n", encoding="utf-8")
-        assert why in run("import", "in.jsonl", code=1).err
+        assert why in run("import", "in.jsonl", code=2).err
 
 
 def test_files_as_other_systems_save_them(run, tmp_path):
     (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "fine", "id": "a"}\r\n')
     assert run("import", "bom.jsonl").out.strip() == "1"
     (tmp_path / "latin.jsonl").write_bytes('{"text": "caf\u00e9"}\n'.encode("latin-1"))
-    assert "latin.jsonl is not UTF-8" in run("import", "latin.jsonl", code=1).err
+    assert "latin.jsonl is not UTF-8" in run("import", "latin.jsonl", code=2).err
 
 
 def test_any_terminal_and_none_at_all(run, tmp_path):
@@ -113,7 +113,7 @@ def test_import_export_and_back(run, tmp_path):
         assert copy.get("m3").created_at.year == 2024
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     assert run("import", "empty.jsonl").out.strip() == "0"
-    assert "cannot read nowhere.jsonl" in run("import", "nowhere.jsonl", "-m", "fresh.db", code=1).err
+    assert "cannot read nowhere.jsonl" in run("import", "nowhere.jsonl", "-m", "fresh.db", code=2).err
     assert not (tmp_path / "fresh.db").exists()
 
 
@@ -140,7 +140,7 @@ def test_standard_input(run, monkeypatch, tmp_path):
     [
         (["search", "x", "-m", "nowhere.db"], "there is no memory at 'nowhere.db'"),
         (["search", "x", "--filter", "{"], "is not JSON"),
-        (["search", "x", "-k", "0"], "k = 0"),
+        (["add", " \n"], "the text is empty"),
         (["search", "x", "--recipe", "nonsense"], "'nonsense' is neither a file nor a name"),
         (["import", "bad.jsonl"], "bad.jsonl:2: not JSON"),
         (["import", "list.jsonl"], "list.jsonl:1: '[]' must be a JSON object"),
@@ -165,7 +165,7 @@ def test_errors_are_one_clear_line(run, tmp_path, words, message):
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     (tmp_path / "strange.jsonl").write_text('{"query": "cat", "relevant": ["zebra"]}\n', encoding="utf-8")
     (tmp_path / "known.jsonl").write_text('{"query": "cat", "relevant": ["cat"]}\n', encoding="utf-8")
-    told = run(*words, code=1).err
+    told = run(*words, code=2).err
     assert message in told
     assert told.count("\n") == 1
     assert "Traceback" not in told
@@ -174,6 +174,10 @@ def test_errors_are_one_clear_line(run, tmp_path, words, message):
 def test_upkeep(run, tmp_path):
     run("add", "the cat", "--id", "cat")
     assert run("check").out.strip() == "no problems in 1 memories"
+    assert json.loads(run("check", "--json").out) == {"memories": 1, "problems": []}
+    why = json.loads(run("search", "dog", "--why-not", "cat", "--json", "--embedder", "none").out)
+    reason = "cat: found by no arm (bm25: no hits; vector: skipped: no embedder, so only BM25 and graph search)"
+    assert why == {"id": "cat", "why_not": reason}
     run("backup", "copy.db")
     assert "cat" in run("search", "cat", "-m", "copy.db").out
     assert "with the arms bm25" in run("reindex").out
@@ -184,7 +188,7 @@ def test_upkeep(run, tmp_path):
     assert "checksum" in told
     assert "by an earlier run" in run("copy", "memory.db", "other.db").out
     assert "cat" in run("search", "cat", "-m", "other.db").out
-    assert "no memory at 'missing.db'" in run("copy", "missing.db", "other.db", code=1).err
+    assert "no memory at 'missing.db'" in run("copy", "missing.db", "other.db", code=2).err
     assert not (tmp_path / "missing.db").exists()
 
 
@@ -276,6 +280,53 @@ def test_progress_is_a_bar_for_people_and_lines_for_pipes(monkeypatch):
     assert bars[9].endswith(")\n")  # an unfinished bar ends its line
     # after a second, then every five, and the end; what takes no second says nothing
     assert shown[False].splitlines() == ["asked: 2 of 8", "asked: 8 of 8"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serch", "x"], "there is no command 'serch', did you mean 'search'? (hybridmem --help)"),
+        (["xyz"], "the commands are add, import, forget,"),
+        (["-m", "x.db", "list"], "-m stands before the command"),
+        (["--memory=postgresql://me:hunter2@h/db", "list"], "--memory stands before the command"),
+        (["search"], "the following arguments are required: query (hybridmem search --help)"),
+        (["search", "x", "-k", "0"], "-k: '0' is not a whole number from 1 up"),
+        (["search", "x", "-k", "many"], "-k: 'many' is not a whole number from 1 up"),
+        (["list", "--limit", "-3"], "--limit: '-3' is not a whole number from 0 up"),
+        (["tune", "cases.jsonl", "--folds", "1"], "--folds: '1' is not a whole number from 2 up"),
+        (["eval", "cases.jsonl", "--failures", "-1"], "--failures: '-1' is not a whole number from 0 up"),
+        (["inspect", "--port", "x"], "--port: 'x' is not a whole number from 0 up"),
+    ],
+)
+def test_a_mistake_in_the_words_is_one_clear_line(words, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("hybridmem: ")
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert "hunter2" not in shown.err
+
+
+def test_the_command_alone_prints_the_help(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_every_option_and_argument_is_described():
+    parsers = dict(_subparsers(build_parser()))
+    bare = [
+        f"{name} {action.dest}"
+        for name, sub in parsers.items()
+        for action in sub._actions
+        if not action.help and name != "completion"
+    ]
+    assert bare == []
+    assert len(parsers) == len(COMMANDS) + 1
 
 
 def test_every_command_has_help_and_an_example(capsys):

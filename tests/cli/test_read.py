@@ -72,3 +72,4 @@ def test_colour_and_width_on_a_terminal(run, terminal, monkeypatch):
     assert len(run("list").out) <= 61
     assert run("search", "zebra", "--embedder", "none", code=3).out == "no results\n"
     assert run("list", "--filter", '{"type": "x"}', code=3).out == "no memories\n"
+    assert run("history", "nobody", code=3).out == "no versions\n"

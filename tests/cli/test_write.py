@@ -45,8 +45,8 @@ def test_tables_and_text(run, tmp_path):
     assert run("import", "in.txt", "--embedder", "none").out.strip() == "2"
     assert len(rows(run("list", "--json").out)) == 5
     (tmp_path / "wide.csv").write_text("text\na,b\n", "utf-8")
-    assert "wide.csv:2: more cells than the header" in run("import", "wide.csv", "--embedder", "none", code=1).err
-    message = run("import", "in.csv", "--embedder", "none", code=1).err
+    assert "wide.csv:2: more cells than the header" in run("import", "wide.csv", "--embedder", "none", code=2).err
+    message = run("import", "in.csv", "--embedder", "none", code=2).err
     assert "in.csv:2: there is no 'text', only id, body, tags: name it with --text-column" in message
 
 
@@ -63,13 +63,13 @@ def test_a_beir_folder(run, tmp_path):
 def test_a_refused_import_leaves_nothing(run, tmp_path):
     good = "\n".join('{"text": "fine"}' for _ in range(1500))
     (tmp_path / "in.jsonl").write_text(f'{good}\n{{"text": 5}}\n', encoding="utf-8")
-    assert "in.jsonl:1501" in run("import", "in.jsonl", "--embedder", "none", code=1).err
+    assert "in.jsonl:1501" in run("import", "in.jsonl", "--embedder", "none", code=2).err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
     header = '{"kind": "hybridmem", "version": 99}'
     (tmp_path / "in.jsonl").write_text(header, encoding="utf-8")
-    run("import", "in.jsonl", "--embedder", "none", code=1)
+    run("import", "in.jsonl", "--embedder", "none", code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
     run("add", "the cat", "--id", "cat", "--embedder", "none")
     (tmp_path / "in.jsonl").write_text(f'{good}\n{{"text": 5}}\n', encoding="utf-8")
-    run("import", "in.jsonl", "--embedder", "none", code=1)
+    run("import", "in.jsonl", "--embedder", "none", code=2)
     assert [row["id"] for row in rows(run("list", "--json").out)] == ["cat"]

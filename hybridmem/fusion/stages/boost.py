@@ -84,17 +84,8 @@ class HalfLife:
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
-        try:
-            plain = max(values) < MILLISECONDS and (self._ignores_1970(now) or min(values) > 1)
-            return self._factored(scores, values if plain else list(map(_seconds, values)), now)
-        except (TypeError, ValueError, OverflowError):
-            return self._factored(scores, list(map(_seconds, values)), now)
-
-    def _ignores_1970(self, now: float) -> bool:
-        """Whether a date in 1970 gains nothing: then booleans, which compare as 1 and 0, need no special case."""
-        return now > 1.0 and 1.0 + self.strength * 2.0 ** ((1.0 - now) / (self.days * DAY)) == 1.0
-
-    def _factored(self, scores: list[float], seconds: list[float], now: float) -> list[float]:
+        plain = set(map(type, values)) == {float} and max(values) < MILLISECONDS
+        seconds = values if plain else list(map(_seconds, values))
         strength, rate = self.strength, -1.0 / (self.days * DAY)
         fresh = 1.0 + strength
         return [

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Edge
 from hybridmem.errors import StoreError
-from hybridmem.stores.sql.log import placeholders
+from hybridmem.stores.sql.codec import placeholders
 
 __all__ = [
     "FolderScan",

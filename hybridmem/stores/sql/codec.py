@@ -25,6 +25,7 @@ __all__ = [
     "dump",
     "encode_vector",
     "memory_from",
+    "placeholders",
     "word_count",
 ]
 
@@ -167,6 +168,11 @@ def _key(key: Any, where: str) -> str:
     if not isinstance(key, int | float) or not abs(key) <= _MAX_INT:
         raise ConfigError(f"{where} has the key {validation.display(key)}: keys must be str")
     return _encode(key)
+
+
+def placeholders(count: int, /) -> str:
+    """`?, ?, ?`: placeholders for a list of bound values."""
+    return ", ".join("?" * count)
 
 
 def word_count(text: str, /) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridmem.core.types import Edge
-from hybridmem.stores.sql.codec import BODY, word_count
+from hybridmem.stores.sql.codec import BODY, placeholders, word_count
 from hybridmem.text.conversation import cues_of, speaker_of
 from hybridmem.text.folding import text_digest
 
@@ -29,7 +29,6 @@ __all__ = [
     "Log",
     "body_derived",
     "derive",
-    "placeholders",
 ]
 
 PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
@@ -102,11 +101,6 @@ def derive(head: Head, body: Sequence[Any], /) -> None:
     text = body[-1]
     head.words, head.cues, head.speaker = word_count(text), cues_of(text), speaker_of(text, body[_SPEAKER])
     head.digest = text_digest(text)
-
-
-def placeholders(count: int, /) -> str:
-    """`?, ?, ?`: placeholders for a list of bound values."""
-    return ", ".join("?" * count)
 
 
 class Log:

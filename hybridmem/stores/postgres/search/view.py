@@ -65,6 +65,7 @@ class PostgresView:
 
     thread_threshold = 0.002
     """Expected seconds from which an arm runs in a thread of its own: it mostly waits for the server."""
+    searches_both = True
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class PostgresView:
         self._space = _Space(-1, math.inf, threads=False, names=False, links=False, speakers={})
         self._cached_size = _Size(0.0, 0, many=False, indexed=False)
 
-    def refresh(self) -> None:
+    def refresh(self, _newest: int | None = None, /) -> None:
         """Drop what was read for an earlier query, and read the state of the namespace."""
         self._entries, self._scores = {}, {}
         if self._catch_up is not None:
