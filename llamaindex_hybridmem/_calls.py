@@ -43,8 +43,8 @@ class SearchRetriever(BaseRetriever):
         """Refuse to change a setting of the constructor that is read only there: it would have no effect."""
         if "object_map" in vars(self) and name in _fixed(type(self)):
             raise ConfigError(
-                f"{name} cannot be changed afterwards: make a new {type(self).__name__}, or give filters and numbers of "
-                "results to retrieve()"
+                f"{name} cannot be changed afterwards: make a new {type(self).__name__}, or give filters and the "
+                "number of results to retrieve()"
             )
         super().__setattr__(name, value)
 
