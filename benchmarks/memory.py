@@ -25,7 +25,7 @@ from hybridmem.core.protocols import ArmQuery
 from hybridmem.embedding.embedder import as_embedder
 
 K = 8
-DEPTH = 100
+DEPTH = 50
 QUESTIONS = 15
 WARM = 5.0
 ARMS = ("bm25", "vector", "graph")

@@ -54,7 +54,7 @@ def page(f: Figures) -> str:
     intro = (
         f"{f.size:,} memories, {f.asked} natural questions (LoCoMo) with known answers, k = 10, 384 dimensions, "
         "PostgreSQL with pgvector. Medians of wall time, rivals alternating question by question. hybridmem's time is "
-        "the whole search: both arms 100 deep, completion, spreading and fetching. Every conversation has a namespace "
+        "the whole search: both arms 50 deep, completion, spreading and fetching. Every conversation has a namespace "
         "of its own among the 100, filled up with distractors. `×` is the time in hybridmem's."
     )
     title = "# PostgreSQL: hybridmem, LangChain and LlamaIndex on one server"

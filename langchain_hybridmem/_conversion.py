@@ -37,15 +37,18 @@ class DocumentReader:
 
     Identity is `id_key`, else `Document.id`, else the text. `source_id` falls back to `source`, the name that
     LangChain's loaders use. A reader made by `over` knows all lists together: a document without an id takes the key
-    of one with the same text, and a field that one copy of a document lacks is read from the others.
+    of one with the same text, and a field that one copy of a document lacks is read from the others. Where one list has
+    two texts under one `Document.id`, such as chunks that kept the id of their document, each text is a document.
     """
 
-    __slots__ = ("_id_key", "_lists", "_merged", "_names")
+    __slots__ = ("_id_key", "_lists", "_merged", "_names", "_shared")
 
     def __init__(self, id_key: IdKey = None) -> None:
         self._id_key = id_key
         self._lists: list[Sequence[Document]] = []
         self._names: dict[str, str] = {}
+        self._shared: dict[str, dict[str, str]] = {}
+        """The keys of texts under an id that is not unique in one list."""
         self._merged: dict[str, dict[str, Any]] | None = None
 
     @classmethod
@@ -53,6 +56,8 @@ class DocumentReader:
         """A reader for these lists together."""
         reader = cls(id_key)
         reader._lists = list(lists)
+        if id_key is None:
+            reader._find_shared()
         own = [reader._own(documents) for documents in reader._lists]
         if not all(map(all, own)):  # an empty id is none
             for keys, documents in zip(own, reader._lists, strict=True):
@@ -63,7 +68,7 @@ class DocumentReader:
 
     def keys(self, items: Sequence[Document], /) -> list[str]:
         """The identity of each document."""
-        keys = [item.id for item in items] if self._id_key is None else self._own(items)
+        keys = self._own(items)
         if all(keys):
             return keys  # type: ignore[return-value]
         names = self._names
@@ -74,11 +79,32 @@ class DocumentReader:
         """Each document's own id, None or empty where it has none."""
         id_key = self._id_key
         if id_key is None:
-            return [item.id for item in items]
+            ids = [item.id for item in items]
+            if not self._shared:
+                return ids
+            return [
+                id_ if id_ is None or id_ not in self._shared else self._shared[id_][item.page_content]
+                for id_, item in zip(ids, items, strict=True)
+            ]
         given: list[Any] = (
             list(map(id_key, items)) if callable(id_key) else [item.metadata.get(id_key) for item in items]
         )
         return [item.id if key is None else str(key) for item, key in zip(items, given, strict=True)]
+
+    def _find_shared(self) -> None:
+        """Find ids that stand for several texts in one list, and give every text of such an id a key."""
+        shared: set[str] = set()
+        for documents in self._lists:
+            ids = [item.id for item in documents if item.id]
+            if len(set(ids)) == len(ids):
+                continue
+            texts: dict[str, str] = {}
+            for item in documents:
+                if item.id and texts.setdefault(item.id, item.page_content) != item.page_content:
+                    shared.add(item.id)
+        for item in (item for documents in self._lists for item in documents if item.id in shared):
+            keys = self._shared.setdefault(item.id or "", {})
+            keys.setdefault(item.page_content, f"{item.id}#{len(keys) + 1}" if keys else f"{item.id}")
 
     def column(self, items: Sequence[Document], name: str, /) -> list[Any]:
         """One field of each document, None where it has none."""

@@ -23,7 +23,7 @@ from langchain_hybridmem._settings import FilterOption, TimeOption, check_query
 if TYPE_CHECKING:
     from langchain_hybridmem._settings import BM25Call
 
-__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config"]
+__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config", "overrides"]
 
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
@@ -137,7 +137,7 @@ class SearchRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
     ) -> list[Document]:
-        if not _overrides_search(type(self)):
+        if not overrides(type(self), "_get_relevant_documents"):
             return await self._asearch(query, run_manager, **kwargs)
         if self._new_arg_supported and run_manager is not None:
             kwargs["run_manager"] = run_manager.get_sync()
@@ -156,11 +156,11 @@ class SearchRetriever(BaseRetriever):
         raise NotImplementedError
 
 
-def _overrides_search(cls: type) -> bool:
-    """Whether a user's subclass overrides the sync search, which LangChain's async default would call too."""
+def overrides(cls: type, method: str, /) -> bool:
+    """Whether a user's subclass of one of our retrievers overrides a method."""
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] == __package__:
             return False
-        if "_get_relevant_documents" in vars(base):
+        if method in vars(base):
             return True
     return False

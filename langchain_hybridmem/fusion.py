@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import RetrieverLike
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.runnables.config import set_config_context
+from langchain_core.runnables.utils import ConfigurableFieldSpec, coro_with_context, get_unique_config_specs
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 from typing_extensions import Unpack
 
-from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
+from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive, in_thread
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -31,7 +32,7 @@ from langchain_hybridmem._conversion import (
     to_document,
     with_metadata,
 )
-from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
+from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config, overrides
 from langchain_hybridmem._settings import (
     ClockOption,
     DedupOption,
@@ -196,14 +197,38 @@ class FusionRetriever(ParentRetriever):
     ) -> list[Document]:
         """The fused documents, best first. What is not given here is taken from the constructor."""
         given: dict[str, Any] = dict(kwargs)
-        return self._in_run(check_query(input), config, given, partial(self._search, input, given, None))
+        search = partial(self._search, input, given, None)
+        if overrides(type(self), "_get_relevant_documents"):
+            search = partial(self._overridden, input, given)
+        return self._in_run(check_query(input), config, given, search)
 
     async def ainvoke(  # type: ignore[override]
         self, input: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]
     ) -> list[Document]:
         """The same, without blocking the event loop."""
         given: dict[str, Any] = dict(kwargs)
-        return await self._in_arun(check_query(input), config, given, partial(self._asearch, input, given, None))
+        search = partial(self._asearch, input, given, None)
+        if any(overrides(type(self), name) for name in ("_get_relevant_documents", "_aget_relevant_documents")):
+            search = partial(self._aoverridden, input, given)
+        return await self._in_arun(check_query(input), config, given, search)
+
+    def _overridden(
+        self, query: str, given: Mapping[str, Any], run: CallbackManagerForRetrieverRun, config: RunnableConfig
+    ) -> list[Document]:
+        """The search of a subclass, such as one that filters by user; its `super()` call gets the config."""
+        with set_config_context(config) as context:
+            return context.run(partial(self._get_relevant_documents, query, run_manager=run, **given))
+
+    async def _aoverridden(
+        self, query: str, given: Mapping[str, Any], run: AsyncCallbackManagerForRetrieverRun, config: RunnableConfig
+    ) -> list[Document]:
+        """The same in async code; a subclass that overrides the sync search alone gets it here too."""
+        if not overrides(type(self), "_aget_relevant_documents"):
+            found: list[Document] = await in_thread(partial(self._overridden, query, given, run.get_sync(), config))
+            return found
+        with set_config_context(config) as context:
+            search = context.run(partial(self._aget_relevant_documents, query, run_manager=run, **given))
+            return await coro_with_context(search, context)
 
     def explain(self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(key)` for one that is not."""
@@ -291,12 +316,12 @@ class FusionRetriever(ParentRetriever):
     ) -> list[Document]:
         given = {"k": k, "filter": filter, "with_scores": with_scores, "as_of": as_of, "namespace": namespace}
         more = {"min_confidence": min_confidence, "context": context}
-        return self._search(query, {**kwargs, **given, **more}, None, run_manager, {})
+        return self._search(query, {**kwargs, **given, **more}, None, run_manager, ensure_config())
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        return await self._asearch(query, kwargs, None, run_manager, {})
+        return await self._asearch(query, kwargs, None, run_manager, ensure_config())
 
 
 # --- one query

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -36,6 +38,15 @@ class SearchRetriever(BaseRetriever):
 
     _settings: Settings
     _memory: HybridMemory | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change a setting of the constructor that is read only there: it would have no effect."""
+        if "object_map" in vars(self) and name in _fixed(type(self)):
+            raise ConfigError(
+                f"{name} cannot be changed afterwards: make a new {type(self).__name__}, or give filters and the "
+                "number of results to retrieve()"
+            )
+        super().__setattr__(name, value)
 
     @property
     def default_filter(self) -> Mapping[str, Any] | None:
@@ -125,6 +136,19 @@ def checked_query(query: QueryType) -> QueryType:
         shown = validation.display(query)
         raise ConfigError(f"query = {shown} is not allowed: retrieve takes a str or a QueryBundle")
     return query
+
+
+_READ_LATER = frozenset({"callback_manager", "object_map", "corpus_weight_mask"})
+"""Settings of a constructor that a retriever reads at each call."""
+
+
+@cache
+def _fixed(cls: type) -> frozenset[str]:
+    """The settings that only the constructor reads; none for a user's subclass, which may use these names itself."""
+    if cls.__module__.partition(".")[0] != __package__:
+        return frozenset()
+    names = inspect.signature(cls).parameters.keys() - _READ_LATER
+    return frozenset(name for name in names if not hasattr(cls, name))
 
 
 def _overrides_search(cls: type) -> bool:

@@ -326,7 +326,9 @@ def _masked(
     corpus: LexicalCorpus[BaseNode], mask: Sequence[int], query: str, /, *, k: int, check: Any
 ) -> list[LexicalHit]:
     """The best nodes by score times weight; those of weight 0 are no hits."""
-    weights = dict(zip(corpus.keys, mask, strict=False))
+    if len(mask) != len(corpus):
+        raise ConfigError(f"corpus_weight_mask has {len(mask)} weights for {len(corpus)} nodes: give one for each node")
+    weights = dict(zip(corpus.keys, mask, strict=True))
     hits = corpus.search(query, k=max(1, len(corpus)), check=check)
     weighted = [hit._replace(score=hit.score * weights.get(hit.item.id_, 0)) for hit in hits]
     return sorted([hit for hit in weighted if hit.score > 0], key=lambda hit: -hit.score)[:k]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -151,9 +152,10 @@ class FusionRetriever(SearchRetriever):
         return self._recipe
 
     @property
-    def retrievers(self) -> dict[str, BaseRetriever]:
-        """The arms by name; empty over a memory, which has its own."""
-        return {} if self._fusion is None else {name: arm.retriever for name, arm in self._fusion.arms.items()}
+    def retrievers(self) -> Mapping[str, BaseRetriever]:
+        """The arms by name, read-only; empty over a memory, which has its own."""
+        arms = {} if self._fusion is None else self._fusion.arms
+        return MappingProxyType({name: arm.retriever for name, arm in arms.items()})
 
     @property
     def similarity_top_k(self) -> int | None:

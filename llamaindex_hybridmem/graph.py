@@ -198,6 +198,15 @@ class GraphRetriever(SearchRetriever):
         store = docstore if docstore is not None else vector_store
         return cls(nodes, store=store, seed=seed, **settings)
 
+    @property
+    def similarity_top_k(self) -> int:
+        """How many nodes a query returns at most."""
+        return self._settings.k or 4
+
+    @similarity_top_k.setter
+    def similarity_top_k(self, k: int) -> None:
+        self._settings = self._settings.changed(similarity_top_k=k)
+
     # --- nodes
 
     def add_nodes(self, nodes: Sequence[BaseNode], /) -> list[str]:

@@ -50,8 +50,8 @@ class Latency:
 
     __slots__ = ("seconds",)
 
-    def __init__(self) -> None:
-        self.seconds = 1.0
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
 
     def took(self, seconds: float) -> None:
         """Record a duration. It counts up to three times the usual one: a busy machine may delay a call."""

@@ -27,6 +27,7 @@ __all__ = [
     "SupportsPastViews",
     "SupportsServerSearch",
     "SupportsVectorLoading",
+    "SupportsVectorRows",
     "Version",
     "View",
     "WriteConflict",
@@ -196,6 +197,7 @@ class Change(NamedTuple):
     `text_changed` is False when only strength or access counts changed: a text index may skip it.
     `born` is the seq of the memory's first version (0: unknown), which orders the memories of a thread.
     `derived` is what the store has derived from the text, if it has: words, cues and speaker as in `Entry`.
+    `vector_seq` is the number under which the store keeps the vector (see `SupportsVectorRows`).
     """
 
     seq: int
@@ -207,6 +209,7 @@ class Change(NamedTuple):
     text_changed: bool = True
     born: int = 0
     derived: tuple[int, int, str | None] | None = None
+    vector_seq: int = 0
 
 
 class Index(Protocol):
@@ -399,6 +402,19 @@ class SupportsVectorLoading(Protocol):
     """A Store that reads all vectors of a view in large pieces."""
 
     def vector_pieces(self, *, view: View) -> AbstractContextManager[tuple[int, Iterator[_list[Any]]]]: ...
+
+
+@runtime_checkable
+class SupportsVectorRows(Protocol):
+    """A Store that keeps each vector under a number and never changes it: numbers are read faster than ids."""
+
+    def vector_seqs(self, *, view: View) -> dict[str, int]:
+        """The number of the vector of each memory in view that has one."""
+        ...
+
+    def vector_rows(self, seqs: Sequence[int], /) -> dict[int, bytes]:
+        """The little-endian float32 bytes of the vectors of these numbers; erased ones are left out."""
+        ...
 
 
 @runtime_checkable

@@ -300,7 +300,8 @@ class Fusion:
         """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""
         ids = pool.candidates.ids
         place = dict(zip(ids, range(len(ids)), strict=True))
-        rows_of = {id(arm): _rows(place, context.reader.keys(arm.items)) for arm in (*listed, *lists)}
+        every = {id(arm): arm for arm in (*listed, *lists)}
+        rows_of = {key: _rows(place, context.reader.keys(arm.items)) for key, arm in every.items()}
         present = np.ones(len(ids), np.bool_)
         if self.gate is not None:
             for arms, is_in in ((listed, False), (lists, True)):
@@ -354,7 +355,7 @@ _STAGES = {slot.name: slot for slot in SLOTS if slot.in_file}
 _DEFAULT = Fusion(
     mode="convex",
     weights={"bm25": 0.5, "vector": 0.5},
-    depth=100,
+    depth=50,
     complete=True,
     omit_speakers=True,
     evidence=Evidence(),

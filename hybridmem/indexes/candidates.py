@@ -13,10 +13,12 @@ from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
 from hybridmem.indexes.graph.activation import Links
 
-__all__ = ["SAMPLE", "WINDOW", "baseline_of", "candidates"]
+__all__ = ["NO_SPREAD", "SAMPLE", "WINDOW", "baseline_of", "candidates"]
 
 SAMPLE = 128
 """The cosines of this many memories tell how similar an unrelated memory is."""
+NO_SPREAD = 1e-6
+"""Cosines whose standard deviation is at most this are equal: they differ by rounding."""
 MENTIONING = 50
 """The texts of this many of the best hits are read for names of other memories."""
 MENTIONED = 30
@@ -61,6 +63,8 @@ def candidates(
     lows = {arm: 0.0 if arm == "bm25" else baseline() for arm in hits}
 
     def scored(arm: str, ids: Sequence[str]) -> list[float]:
+        if not ids:
+            return []
         if arm == "bm25":
             return bm25.score(query.text, ids)
         return [lows[arm] if score is None else score for score in vectors.score(query.vector, ids)]
@@ -99,8 +103,12 @@ def candidates(
 
 
 def baseline_of(cosines: Sequence[float] | Any, /) -> float:
-    """The cosine of an unrelated memory: mean − standard deviation over a sample of the view's vectors."""
-    return float(np.mean(cosines) - np.std(cosines)) if len(cosines) else 0.0
+    """The cosine of an unrelated memory: mean − standard deviation over a sample of the view's vectors.
+
+    0 when the sample's cosines are equal, as those of one memory are: nothing tells how similar an unrelated one is.
+    """
+    deviation = float(np.std(cosines)) if len(cosines) else 0.0
+    return float(np.mean(cosines)) - deviation if deviation > NO_SPREAD else 0.0
 
 
 def _best(ids: list[str], scores: Mapping[str, list[float]], lows: Mapping[str, float], count: int) -> list[str]:

@@ -24,6 +24,7 @@ from hybridmem.core.protocols import (
     Store,
     SupportsFingerprints,
     SupportsVectorLoading,
+    SupportsVectorRows,
     View,
 )
 from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
@@ -166,9 +167,13 @@ class LocalView:
 
     def _saved_vectors(self) -> CompactVectors | None:
         """The vector codes of the snapshot, with the changes since; None when there are none, or they do not fit."""
+        store = self._store
+        if not isinstance(store, SupportsVectorRows):
+            return None
+        fetch = store.vector_rows
 
         def read(head: bytes) -> CompactVectors:
-            return CompactVectors.from_bytes(head, self._vector_piece, self._stored_vectors)
+            return CompactVectors.from_bytes(head, self._vector_piece, fetch)
 
         codes: CompactVectors | None = self._restored("vectors", read)
         try:
@@ -181,9 +186,6 @@ class LocalView:
     def _vector_piece(self, piece: int) -> bytes | None:
         saved = self._store.load_snapshot(f"vectors/{piece}", namespace=self._view.namespace)
         return None if saved is None else saved[1]
-
-    def _stored_vectors(self, ids: Sequence[str]) -> Sequence[Any]:
-        return self._store.vectors(ids, view=self._view)
 
     def _load(self, entries: Entries, bulk: SupportsVectorLoading | None) -> None:
         for edge in self._all_edges():
@@ -246,11 +248,11 @@ class LocalView:
 
     def _compact_vectors(self) -> None:
         """Keep codes instead of the vectors of a large view; exact vectors are then read from the store."""
-        now = self._view.as_of is None and not self._view.superseded
-        if not (isinstance(self._vector, VectorIndex) and now and kernel() is not None):
+        store, now = self._store, self._view.as_of is None and not self._view.superseded
+        if not (isinstance(self._vector, VectorIndex) and isinstance(store, SupportsVectorRows) and now):
             return
-        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM:
-            self._vector = CompactVectors.of(self._vector, self._stored_vectors)
+        if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM and kernel() is not None:
+            self._vector = CompactVectors.of(self._vector, store.vector_seqs(view=self._view), store.vector_rows)
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""

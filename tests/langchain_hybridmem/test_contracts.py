@@ -80,6 +80,40 @@ def test_a_filter_in_an_overridden_search_holds_in_async_code_too(retriever):
         assert {document.metadata["user"] for document in found} == {"ana"}
 
 
+class OwnFusion(FusionRetriever):
+    def _get_relevant_documents(self, query, *, run_manager, **kwargs):
+        found = super()._get_relevant_documents(query, run_manager=run_manager, **kwargs)
+        return [document for document in found if document.metadata.get("user") == "ana"]
+
+
+class OwnAsyncFusion(FusionRetriever):
+    async def _aget_relevant_documents(self, query, *, run_manager, **kwargs):
+        found = await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
+        return [document for document in found if document.metadata.get("user") == "ana"]
+
+
+@pytest.mark.parametrize("cls", [OwnFusion, OwnAsyncFusion])
+def test_an_overridden_search_of_a_fusion_is_not_bypassed(cls):
+    seen = []
+
+    def arm(_query, config):
+        seen.append(config["configurable"]["tenant"])
+        return USERS
+
+    memory = HybridMemory(embedder=None)
+    memory.add_many([{"text": one.page_content, "id": one.id, "metadata": one.metadata} for one in USERS])
+    config = {"configurable": {"tenant": "t1"}}
+    for retriever in (cls(retrievers=[RunnableLambda(arm)]), cls.from_memory(memory)):
+        answers = [asyncio.run(retriever.ainvoke("Ana Bo trams", config, k=4))]
+        if cls is OwnFusion:
+            answers.append(retriever.invoke("Ana Bo trams", config, k=4))
+            answers.append(FusionRetriever(retrievers=[retriever]).invoke("Ana Bo trams", config))
+        answers.append(asyncio.run(FusionRetriever(retrievers=[retriever]).ainvoke("Ana Bo trams", config)))
+        for found in answers:
+            assert sorted(document.id for document in found) == ["1", "3"]
+    assert set(seen) == {"t1"}  # the config reaches the arms
+
+
 def test_an_overridden_search_without_keywords_or_run_manager():
     class Bare(BM25Retriever):
         def _get_relevant_documents(self, query):
@@ -367,3 +401,23 @@ def test_messages_say_what_is_meant():
     for cls in (EnsembleRetriever, FusionRetriever):
         with pytest.raises(ConfigError, match="query = None is not allowed: invoke takes the query as a str"):
             cls(retrievers=[made]).invoke(None)
+
+
+def test_two_texts_under_one_id_stay_two_documents():
+    """Chunks that keep the id of their document are not one document, and do not share metadata."""
+    chunks = [doc("the first part", id="d", page=1), doc("the second part", id="d", page=2), doc("other", id="e")]
+    again = [doc("the second part", id="d", shelf=7), doc("a third part", id="d")]
+    arms = [RunnableLambda(lambda _: chunks), RunnableLambda(lambda _: again)]
+    retriever = FusionRetriever(retrievers=arms, k=None)
+    found = retriever.invoke("?")
+    assert [(one.page_content, one.id) for one in found] == [
+        ("the second part", "d"),
+        ("the first part", "d"),
+        ("a third part", "d"),
+        ("other", "e"),
+    ]
+    assert found[0].metadata == {"page": 2, "shelf": 7, "score": found[0].metadata["score"]}
+    assert found[0].metadata["score"] == pytest.approx((1 / 62 + 1 / 61) / (2 / 61))
+    assert "shelf" not in found[1].metadata
+    assert [one.key for one in retriever.explain("?").receipts] == ["d#2", "d", "d#3", "e"]
+    assert texts(FusionRetriever(retrievers=arms, id_key=lambda one: one.id).invoke("?")) == ["the first part", "other"]

@@ -535,3 +535,49 @@ def test_messages_say_what_is_meant():
         with pytest.raises(ConfigError, match="query = None is not allowed"):
             asyncio.run(retriever.aretrieve(None))
     assert ids(made.retrieve(QueryBundle("trams"))) == ["n3"]
+
+
+# --- settings that only the constructor reads
+
+
+@pytest.mark.parametrize(
+    ("retriever", "name", "value"),
+    [
+        (BM25Retriever(nodes()), "filters", {"user": "ana"}),
+        (BM25Retriever(nodes()), "stemmer", None),
+        (VectorRetriever.from_nodes(nodes(), embed_model=vectors), "score_threshold", 0.5),
+        (GraphRetriever(nodes()), "hops", 1),
+        (FusionRetriever([BM25Retriever(nodes())]), "retriever_weights", [1.0]),
+        (FusionRetriever([BM25Retriever(nodes())]), "mode", "relative"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_setting_that_would_have_no_effect_cannot_be_changed(retriever, name, value):
+    with pytest.raises(ConfigError, match=f"{name} cannot be changed"):
+        setattr(retriever, name, value)
+    retriever.similarity_top_k = 1
+    assert len(retriever.retrieve("Ana coffee tea trams")) == 1
+    assert len(copy.deepcopy(retriever).retrieve("Ana coffee tea trams")) == 1
+
+
+def test_arms_cannot_be_replaced_in_place():
+    retriever = FusionRetriever({"words": BM25Retriever(nodes())})
+    with pytest.raises(TypeError):
+        retriever.retrievers["words"] = BM25Retriever(nodes())
+
+
+def test_a_subclass_may_use_the_names_of_settings_itself():
+    class Own(BM25Retriever):
+        def __init__(self, given, filters):
+            super().__init__(given)
+            self.filters = filters
+
+    assert Own(nodes(), "mine").filters == "mine"
+
+
+def test_a_mask_that_does_not_fit_the_nodes_is_refused():
+    retriever = BM25Retriever(nodes(), corpus_weight_mask=[1] * len(nodes()))
+    assert retriever.retrieve("tea")
+    retriever.add_nodes([TextNode(text="more tea", id_="new")])
+    with pytest.raises(ConfigError, match="one for each node"):
+        retriever.retrieve("tea")

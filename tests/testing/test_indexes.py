@@ -1,5 +1,6 @@
 """The conformance suites, run on every index of the package."""
 
+import numpy as np
 import pytest
 
 from hybridmem.indexes.bm25.index import BM25Index
@@ -47,13 +48,13 @@ class Remembering(CompactVectors):
 
     def __init__(self):
         self.stored = {}
-        super().__init__(8, lambda ids: [self.stored.get(key) for key in ids])
+        super().__init__(8, lambda seqs: {seq: self.stored[seq] for seq in seqs})
 
     def apply(self, changes):
-        changes = list(changes)
+        changes = [change._replace(vector_seq=change.seq) for change in changes]
         for change in changes:
             if change.vector is not None:
-                self.stored[change.id] = change.vector
+                self.stored[change.seq] = np.asarray(change.vector, "<f4").tobytes()
         super().apply(changes)
 
 

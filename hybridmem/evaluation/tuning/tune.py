@@ -32,7 +32,7 @@ from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
 
 __all__ = ["CURVES", "DEPTH", "Tuning", "tune"]
 
-DEPTH = 100
+DEPTH = 50
 """How many hits each arm of a memory is asked for, when its recipe has no `depth`."""
 CURVES = tuple(
     Curve(k1, b)

@@ -1,8 +1,9 @@
 """Vector index for large views: one byte per number in memory, exact vectors read from the store for the best rows.
 
 The codes of all rows give an estimate of each cosine with a bound of its error, so that only the rows that can be among
-the k best are read from the store and scored exactly. Results equal those of `VectorIndex`. The codes are saved in
-pieces of `PIECE` rows; a piece that is complete does not change, so that saving writes only the last ones again.
+the k best are read from the store, by the numbers that it keeps vectors under, and scored exactly. Results equal those
+of `VectorIndex`. The codes are saved in pieces of `PIECE` rows; a complete piece does not change, so that saving writes
+only the last ones again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hybridmem.core import validation
 from hybridmem.core.forks import guard
@@ -43,11 +45,11 @@ __all__ = ["COMPACT_FROM", "CompactVectors"]
 COMPACT_FROM = 64 << 20
 """A view whose float32 vectors take at least this many bytes keeps codes only."""
 PIECE = 8192
-_MAGIC = b"hybridmem vector codes 4\n"
+_MAGIC = b"hybridmem vector codes 5\n"
 _CACHED = 1024
 
-Fetch = Callable[[Sequence[str]], Sequence[Any]]
-"""Reads the stored vectors of ids; None where there is none."""
+Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
+"""Reads stored vectors by their numbers (see `SupportsVectorRows`)."""
 
 
 class _Codes(NamedTuple):
@@ -56,6 +58,8 @@ class _Codes(NamedTuple):
     layer: Layer
     ids: list[str]
     updated: Floats
+    seqs: npt.NDArray[np.int64]
+    """The number of each row's vector in the store."""
     n: int = 0
     dead: RowNumbers = NONE
 
@@ -69,23 +73,24 @@ class CompactVectors:
         self._fetch = fetch
         self._lock = guard(RLock())
         self._row_of: dict[str, int] | None = {}
-        self._current = _Codes(empty_layer(dim), [], np.zeros(0))
+        self._current = _Codes(empty_layer(dim), [], np.zeros(0), np.zeros(0, np.int64))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
-        self._cache: tuple[dict[str, Vector], dict[str, Vector]] = ({}, {})
-        """Vectors read lately, in two generations: those that are used again stay."""
+        self._cache: dict[int, Vector] = {}
+        """Vectors read lately, by their numbers."""
         self._tokens: list[str] = []
         """Of each saved piece the token it was written with: another process may have written other pieces since."""
         self._dirty: set[int] = set()
 
     @classmethod
-    def of(cls, index: VectorIndex, fetch: Fetch, /) -> CompactVectors:
-        """The codes of an index in memory."""
+    def of(cls, index: VectorIndex, seqs: Mapping[str, int], fetch: Fetch, /) -> CompactVectors:
+        """The codes of an index in memory, with the number of each id's vector in the store."""
         snapshot = index.snapshot
         made = cls(snapshot.matrix.shape[1], fetch)
         alive = np.setdiff1d(np.arange(snapshot.n), snapshot.dead, assume_unique=True)
         for start in range(0, len(alive), PIECE):
             rows = alive[start : start + PIECE]
-            made._append(snapshot.matrix[rows], [snapshot.ids[row] for row in rows.tolist()], snapshot.updated[rows])
+            ids = [snapshot.ids[row] for row in rows.tolist()]
+            made._append(snapshot.matrix[rows], ids, snapshot.updated[rows], [seqs.get(id_, 0) for id_ in ids])
         made.watermark = index.watermark
         return made
 
@@ -123,9 +128,6 @@ class CompactVectors:
         old = {key: self._rows[key] for key in batch if key in self._rows}
         dead = [row for key, row in old.items() if key in new or batch[key].gone]
         times = {row: batch[key].updated for key, row in old.items() if key not in new and not batch[key].gone}
-        for generation in self._cache:
-            for key in batch:
-                generation.pop(key, None)
         if times:
             updated = self._current.updated.copy()  # readers keep the old times
             updated[list(times)] = list(times.values())
@@ -137,21 +139,23 @@ class CompactVectors:
         for key in old:
             if batch[key].gone:
                 del self._rows[key]
-        self._append(rows, list(new), [put.updated for put in new.values()])
+        self._append(rows, list(new), [put.updated for put in new.values()], [put.seq for put in new.values()])
         if len(self._current.dead) > max(PIECE, self._current.n // 3):
             self._compact()
 
-    def _append(self, rows: Vector, ids: list[str], updated: Any) -> None:
+    def _append(self, rows: Vector, ids: list[str], updated: Any, seqs: list[int]) -> None:
         codes = self._current
         if ids:
             end = codes.n + len(ids)
             layer = codes.layer.grow(codes.n, end).filled(rows, slice(codes.n, end))
             times = room_for(codes.updated, codes.n, end)
             times[codes.n : end] = updated
+            numbers = room_for(codes.seqs, codes.n, end)
+            numbers[codes.n : end] = seqs
             codes.ids.extend(ids)
             self._rows.update(zip(ids, range(codes.n, end), strict=True))
             self._dirty.update(range(codes.n // PIECE, (end - 1) // PIECE + 1))
-            self._current = codes._replace(layer=layer, updated=times, n=end)
+            self._current = codes._replace(layer=layer, updated=times, seqs=numbers, n=end)
         self._last_allowed = None
 
     def _compact(self) -> None:
@@ -162,7 +166,7 @@ class CompactVectors:
         scale = None if layer.scale is None else layer.scale[alive]
         small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive])
         ids = [codes.ids[row] for row in alive.tolist()]
-        self._current = _Codes(small, ids, codes.updated[alive], len(ids))
+        self._current = _Codes(small, ids, codes.updated[alive], codes.seqs[alive], len(ids))
         self._row_of = dict(zip(ids, range(len(ids)), strict=True))
         self._tokens = []
         self.save_all()
@@ -177,14 +181,10 @@ class CompactVectors:
             return Hits([], [])
         question = as_question(query, self.dim)
         places = self._candidates(codes, question, k, rows)
-        keys = [codes.ids[row] for row in places.tolist()]
-        found = [
-            (row, vector) for row, vector in zip(places.tolist(), self.vectors(keys), strict=True) if vector is not None
-        ]
-        if not found:
-            return Hits([], [])
-        kept = np.array([row for row, _ in found], np.intp)
-        return best_hits(codes.ids, codes.updated, kept, cosines(np.stack([v for _, v in found]), question), k)
+        vectors = self._read(codes.seqs[places].tolist())
+        kept = [place for place, vector in enumerate(vectors) if vector is not None]
+        scores = _cosines([vector for vector in vectors if vector is not None], question)
+        return best_hits(codes.ids, codes.updated, places[kept], scores, k)
 
     @staticmethod
     def _candidates(codes: _Codes, question: Vector, k: int, rows: RowNumbers | None) -> RowNumbers:
@@ -206,23 +206,26 @@ class CompactVectors:
         """The cosine of each id, None where it has no vector."""
         rows = self.vectors(ids)
         found = [row for row in rows if row is not None]
-        values = iter(cosines(np.stack(found), as_question(vector, self.dim)).tolist() if found else ())
+        values = iter(_cosines(found, as_question(vector, self.dim)).tolist())
         return [None if row is None else next(values) for row in rows]
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
         """The vector of each id, None where it has none; read from the store unless it was read recently."""
-        (new, old), watermark = self._cache, self.watermark
-        found = {key: row for key in ids if (row := new.get(key, old.get(key))) is not None}
-        missing = [key for key in dict.fromkeys(ids) if key not in found]
-        if missing:
-            pairs = zip(missing, self._fetch(missing), strict=True)
-            read = [(key, vector) for key, vector in pairs if vector is not None]
-            rows = unit_rows([vector for _, vector in read], [key for key, _ in read], self.dim)
-            found.update(zip((key for key, _ in read), rows, strict=True))
         with self._lock:
-            if watermark == self.watermark:  # else what was read may have been replaced since
-                self._cache = (dict(found), new) if len(new) > _CACHED else ({**new, **found}, old)
-        return [found.get(key) for key in ids]
+            rows, seqs = list(map(self._rows.get, ids)), self._current.seqs
+        return self._read([0 if row is None else int(seqs[row]) for row in rows])
+
+    def _read(self, seqs: list[int]) -> list[Vector | None]:
+        """The vectors of these numbers; None for 0 and for what was erased."""
+        cache = self._cache
+        missing = [seq for seq in seqs if seq and seq not in cache]
+        if missing:
+            stored = self._fetch(missing)
+            if len(cache) + len(stored) > _CACHED:
+                cache = {seq: cache[seq] for seq in seqs if seq in cache}
+            read = unit_rows([np.frombuffer(data, "<f4") for data in stored.values()], list(map(str, stored)), self.dim)
+            self._cache = cache = cache | dict(zip(stored, read, strict=True))
+        return list(map(cache.get, seqs))
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
         with self._lock:
@@ -254,7 +257,7 @@ class CompactVectors:
                 layer = codes.layer
                 columns: dict[str, Any] = {"table": layer.table[start:end].ravel(), "error": layer.error[start:end]}
                 columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
-                columns["updated"] = codes.updated[start:end]
+                columns["updated"], columns["seqs"] = codes.updated[start:end], codes.seqs[start:end]
                 columns |= arrays.pack_texts("ids", codes.ids[start:end])
                 token = uuid.uuid4().hex
                 self._tokens[piece : piece + 1] = [token]
@@ -281,7 +284,7 @@ class CompactVectors:
         n, dim = head["rows"], head["dim"]
         made = cls(dim, fetch)
         layer = empty_layer(dim).grow(0, n)._replace(longest=head["longest"])
-        updated, ids = room_for(np.zeros(0), 0, n), []
+        updated, seqs, ids = room_for(np.zeros(0), 0, n), room_for(np.zeros(0, np.int64), 0, n), []
         for piece, token in enumerate(head["pieces"]):
             start, end = piece * PIECE, min((piece + 1) * PIECE, n)
             blob = read_piece(piece)
@@ -289,12 +292,15 @@ class CompactVectors:
             if note.get("token") != token or len(part["error"]) != end - start or layer.scale is None:
                 raise CorruptStoreError(f"vector snapshot lacks piece {piece}: rebuild it")
             layer.table[start:end] = part["table"].reshape(-1, dim)
-            layer.scale[start:end], layer.error[start:end], updated[start:end] = (
-                part[name] for name in ("scale", "error", "updated")
-            )
+            for column, name in ((layer.scale, "scale"), (layer.error, "error"), (updated, "updated"), (seqs, "seqs")):
+                column[start:end] = part[name]
             ids += arrays.unpack_texts("ids", part)
         dead = columns["dead"].copy()
-        made._current = _Codes(layer, ids, updated, n, dead)
+        made._current = _Codes(layer, ids, updated, seqs, n, dead)
         made._row_of = None
         made.watermark, made._tokens = head["watermark"], head["pieces"]
         return made
+
+
+def _cosines(rows: Sequence[Vector], question: Vector) -> Floats:
+    return cosines(np.stack(rows), question) if len(rows) else np.zeros(0)

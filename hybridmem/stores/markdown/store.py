@@ -252,6 +252,14 @@ class MarkdownStore:
         """The seq of this state and every vector in view, in batches."""
         return self.index.vector_pieces(view=view)
 
+    def vector_seqs(self, *, view: View) -> dict[str, int]:
+        """The number of the vector of each memory in view that has one."""
+        return self.index.vector_seqs(view=view)
+
+    def vector_rows(self, seqs: Sequence[int], /) -> dict[int, bytes]:
+        """The bytes of the vectors of these numbers."""
+        return self.index.vector_rows(seqs)
+
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = 500) -> _list[Memory]:
         """Memories without a vector."""
         return self.index.unembedded(namespace=namespace, after=after, limit=limit)

@@ -19,7 +19,7 @@ from hybridmem.stores.sql.validation import check_view
 
 try:
     import pgvector  # noqa: F401 - part of the extra
-    import psycopg  # noqa: F401
+    import psycopg
     import psycopg_pool  # noqa: F401
 except ImportError as error:
     raise MissingExtraError("postgres", needs="psycopg with its pool (for PostgreSQL)") from error
@@ -322,9 +322,14 @@ class Router:
         def work(one: Conn, other: Conn) -> tuple[Rows, Rows]:
             if one is other:  # not in one pipeline, where the failure of either would break both
                 return _send(one, first).fetchall(), _send(one, second).fetchall()
-            with one.raw.pipeline(), other.raw.pipeline():
-                sent = _send(one, first), _send(other, second)
-                return sent[0].fetchall(), sent[1].fetchall()
+            try:
+                with one.raw.pipeline(), other.raw.pipeline():
+                    sent = _send(one, first), _send(other, second)
+                    return sent[0].fetchall(), sent[1].fetchall()
+            except psycopg.Error:  # psycopg counts a statement as prepared even if its preparation failed in a pipeline
+                one.raw.close()
+                other.raw.close()
+                raise
 
         return self._route(lambda database: database.read_on_two(work))
 

@@ -40,6 +40,8 @@ __all__ = [
     "scope",
     "unembedded",
     "vector_batches",
+    "vector_rows",
+    "vector_seqs",
     "vectors",
     "view_version",
 ]
@@ -258,6 +260,26 @@ def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dic
     return {id_: decode_vector(data) for id_, data in rows}
 
 
+def vector_seqs(conn: sqlite3.Connection, view: View, /) -> dict[str, int]:
+    """The seq of the vector of each memory in view that has one."""
+    s = scope(conn, view)
+    rows = conn.execute(
+        f"SELECT m.id, {s.h}.vector FROM {s.tables} WHERE {s.where} AND {s.h}.vector IS NOT NULL", (view.namespace,)
+    )
+    return dict(rows.fetchall())
+
+
+def vector_rows(conn: sqlite3.Connection, seqs: Sequence[int], /) -> dict[int, bytes]:
+    """The vectors with these seqs as little-endian float32."""
+    found: dict[int, bytes] = {}
+    for start in range(0, len(seqs), _LOOKUP):
+        part = seqs[start : start + _LOOKUP]
+        found |= conn.execute(
+            f"SELECT seq, data FROM vectors WHERE seq IN ({placeholders(len(part))})", part
+        ).fetchall()
+    return found
+
+
 def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bool) -> list[Version]:
     """Every version of a memory, oldest first."""
     hidden = (VECTOR,) if vitals else (VECTOR, VITALS)
@@ -334,7 +356,9 @@ def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: boo
 def _memory_changes(
     conn: sqlite3.Connection, s: Scope, since: int, namespace: str, *, with_vectors: bool
 ) -> Iterator[Change]:
-    data, join = ("x.data", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL", "")
+    data, join = (
+        (f"x.data, {s.h}.vector", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL, 0", "")
+    )
     written = "m.written" if s.limit is None else f"{s.h}.seq"
     gone = f"AND {s.visible}" if not since else ""
     rows = conn.execute(
@@ -345,10 +369,10 @@ def _memory_changes(
     )
     for row in rows:
         if row[2]:
-            memory, vector = memory_from(row[8:], namespace), decode_vector(row[3])
-            yield Change(row[0], row[8], memory, vector, None, False, row[1] > since, row[4], row[5:8])
+            memory, vector = memory_from(row[9:], namespace), decode_vector(row[3])
+            yield Change(row[0], row[9], memory, vector, None, False, row[1] > since, row[5], row[6:9], row[4] or 0)
         else:
-            yield Change(row[0], row[8])
+            yield Change(row[0], row[9])
 
 
 def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:

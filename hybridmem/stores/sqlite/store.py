@@ -106,6 +106,16 @@ class SQLiteStore(SQLStore):
         with self.snapshot() as conn:
             yield read.last_seq(conn), read.vector_batches(conn, view)
 
+    def vector_seqs(self, *, view: View) -> dict[str, int]:
+        """The number of the vector of each memory in view that has one."""
+        check_view(view)
+        with self.snapshot() as conn:
+            return read.vector_seqs(conn, view)
+
+    def vector_rows(self, seqs: Sequence[int], /) -> dict[int, bytes]:
+        """The little-endian float32 bytes of the vectors of these numbers; erased ones are left out."""
+        return self._read(lambda conn: read.vector_rows(conn, seqs))
+
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = PAGE) -> list[Memory]:
         """Memories without a vector, superseded ones too, in the order of ids: at most `limit`, after a given id."""
         check_namespace(namespace)

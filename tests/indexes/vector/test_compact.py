@@ -39,21 +39,24 @@ def history(count, seed=0):
         elif kind == 1:
             yield Change(seq, id_, Memory("x", id=id_), text_changed=False)
         else:
-            yield Change(seq, id_, Memory("x", id=id_), rows[seq - 1])
+            yield Change(seq, id_, Memory("x", id=id_), rows[seq - 1], vector_seq=seq)
+
+
+def reader(stored):
+    """Reads vectors by their numbers, as a store does."""
+    return lambda seqs: {seq: stored[seq].tobytes() for seq in seqs if seq in stored}
 
 
 def both(changes, batch=50):
     """The same changes in a VectorIndex and as codes."""
     stored = {}
-    plain, codes = VectorIndex(compact_from=None), CompactVectors(DIM, lambda ids: [stored.get(key) for key in ids])
+    plain, codes = VectorIndex(compact_from=None), CompactVectors(DIM, reader(stored))
     changes = list(changes)
     for start in range(0, len(changes), batch):
         part = changes[start : start + batch]
         for change in part:
             if change.vector is not None:
-                stored[change.id] = change.vector
-            elif change.memory is None:
-                stored.pop(change.id, None)
+                stored[change.seq] = change.vector
         plain.apply(part)
         codes.apply(part)
     return plain, codes, stored
@@ -72,7 +75,11 @@ def test_results_equal_those_of_the_matrix(k):
 
 def test_codes_of_an_index_are_searched_like_it():
     plain, _, stored = both(history(500))
-    codes = CompactVectors.of(plain, lambda ids: [stored.get(key) for key in ids])
+    newest = {}
+    for change in history(500):
+        if change.vector is not None:
+            newest[change.id] = change.seq
+    codes = CompactVectors.of(plain, newest, reader(stored))
     for question in drawn(10, seed=6):
         assert codes.search(question, k=10) == plain.search(question, k=10)
 
@@ -86,15 +93,18 @@ def test_saving_writes_only_what_changed_and_reads_the_same():
     plain, codes, stored = both(history(600))
     pieces = {}
     head = saved(codes, pieces)
-    fetch = lambda ids: [stored.get(key) for key in ids]
+    fetch = reader(stored)
     read = CompactVectors.from_bytes(head, pieces.get, fetch)
     assert (len(read), read.watermark) == (len(codes), 600)
     for question in drawn(10, seed=7):
         assert read.search(question, k=20) == plain.search(question, k=20)
     more = {f"n{n}": row for n, row in enumerate(drawn(3, seed=8))}
-    stored |= more
+    stored |= dict(enumerate(more.values(), 601))
     for index in (plain, codes, read):
-        index.apply(Change(601 + n, key, Memory("x", id=key), row) for n, (key, row) in enumerate(more.items()))
+        index.apply(
+            Change(seq, key, Memory("x", id=key), row, vector_seq=seq)
+            for seq, (key, row) in enumerate(more.items(), 601)
+        )
     assert read.search(more["n1"], k=5) == plain.search(more["n1"], k=5)
     changed = dict(read.changed_pieces())
     assert set(changed) == {read._current.n // 64}  # the last one alone
@@ -115,7 +125,7 @@ def test_pieces_of_two_writers_are_not_mixed():
     _, codes, stored = both(history(300))
     pieces = {}
     head = saved(codes, pieces)
-    fetch = lambda ids: [stored.get(key) for key in ids]
+    fetch = reader(stored)
     one, two = (CompactVectors.from_bytes(head, pieces.get, fetch) for _ in range(2))
     rows = drawn(4, seed=9)
     one.apply([Change(301, "x", Memory("x", id="x"), rows[0]), Change(302, "y", Memory("y", id="y"), rows[1])])

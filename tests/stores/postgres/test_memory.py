@@ -127,6 +127,15 @@ class TestSameAnswers:
             one.add("a plain memory", id="m0")
         same(memory.search(query, k=3), other.search(query, k=3))
 
+    @pytest.mark.parametrize("count", [1, 3])
+    @pytest.mark.parametrize("query", ["NEAR(", "where is her home?", "a plain"])
+    def test_memories_with_equal_cosines_are_found(self, pair, query, count):
+        (memory, other), _ = pair
+        for one in (memory, other):
+            one.add_many(Memory("a plain memory", id=f"m{n}") for n in range(count))
+        assert [result.id for result in memory.search(query, k=3)] != []
+        same(memory.search(query, k=3), other.search(query, k=3))
+
     def test_explanations_and_paths_are_the_same(self, pair):
         both, _ = pair
         told = []

@@ -16,6 +16,7 @@ from hybridmem.core.types import Entry
 from hybridmem.embedding.embedder import Vector, unit
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
+from hybridmem.indexes.candidates import NO_SPREAD
 from hybridmem.stores.postgres.connection import Packed
 from hybridmem.stores.postgres.search.bm25 import ENTRY
 from hybridmem.stores.postgres.search.filters import restriction
@@ -148,12 +149,17 @@ class Nearest:
         )
 
     def sample(self, dim: int, size: int, /) -> SQL:
-        """Part of a statement: the mean − standard deviation of the cosines of a fixed sample with the vector of `q`.
+        """Part of a statement: `candidates.baseline_of` the cosines of a fixed sample with the vector of `q`.
 
         The sample has the memories with the smallest md5 of their id among those with a vector.
         """
         vectors = self._sample(dim, size)
-        return SQL(f"SELECT avg({COSINE}) - stddev_pop({COSINE}) {vectors.text}", vectors.params)
+        return SQL(
+            f"SELECT CASE WHEN deviation > {NO_SPREAD} THEN mean - deviation ELSE 0 END FROM "
+            "(SELECT avg(cosine) AS mean, stddev_pop(cosine) AS deviation FROM "
+            f"(SELECT {COSINE} AS cosine {vectors.text}) c) s",
+            vectors.params,
+        )
 
     def sample_vectors(self, dim: int, size: int, /) -> SQL:
         """The statement: rows (vector) of the sample."""

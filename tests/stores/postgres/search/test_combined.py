@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.embedding.embedder import unit
-from hybridmem.errors import ArmError, EmbeddingError, StoreBusyError
+from hybridmem.errors import ArmError, EmbeddingError, SchemaVersionError, StoreBusyError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
@@ -233,6 +233,21 @@ class TestTwoStatements:
                 with pytest.raises(StoreBusyError, match="statement_timeout"):
                     store._router.run_both(*two)
                 assert store._router.run_both(self.ONE, self.ONE) == ([(1,)], [(1,)])
+            assert not store._db._lent
+
+    @pytest.mark.parametrize("before", range(8))  # psycopg prepares a statement when it runs for the sixth time
+    def test_a_failed_preparation_is_repeated(self, pg_url, schema, before):
+        counts = SQL("SELECT count(*) FROM memories", ())
+        with PostgresStore(pg_url, schema=schema) as store, psycopg.connect(pg_url, autocommit=True) as conn:
+            with store._db.pool.connection(), store._db.pool.connection():
+                pass  # the pool has two connections
+            for _ in range(before):
+                assert store._router.run_both(counts, counts) == ([(0,)], [(0,)])
+            conn.execute(f"ALTER TABLE {schema}.memories RENAME TO away")
+            with pytest.raises(SchemaVersionError, match="memories"):
+                store._router.run_both(counts, counts)
+            conn.execute(f"ALTER TABLE {schema}.away RENAME TO memories")
+            assert store._router.run_both(counts, counts) == ([(0,)], [(0,)])
             assert not store._db._lent
 
     def test_lost_connections_are_replaced(self, pg_url, schema):
