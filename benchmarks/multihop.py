@@ -34,8 +34,10 @@ from hybridmem.evaluation.report import Report
 from hybridmem.fusion.recipe import RECIPES, Fusion
 from hybridmem.fusion.stages import evidence
 from hybridmem.indexes import candidates
+from hybridmem.indexes.candidates import NamesRead
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.graph.names import Names
+from hybridmem.indexes.view import LocalView
 from hybridmem.memory.memory import HybridMemory
 from langchain_hybridmem import BM25Retriever, FusionRetriever, GraphRetriever
 
@@ -56,10 +58,10 @@ def arm_of(memory: HybridMemory, arm: str) -> Callable[[str], list[str]]:
     return lambda query: [result.id for result in memory.search_arm(arm, query, k=max(KS))]
 
 
-def weighted(weight: float) -> Fusion:
-    """The default recipe with this weight of mentions."""
+def weighted(**weights: float) -> Fusion:
+    """The default recipe with other weights of evidence."""
     default = RECIPES["default"]
-    return replace(default, evidence=replace(default.evidence, mention=weight))
+    return replace(default, evidence=replace(default.evidence, **weights))
 
 
 def rows_of(report: Report, names: Sequence[str] = ()) -> list[str]:
@@ -97,9 +99,12 @@ def decision(part: Part) -> Report:
     """Weights of the evidence, texts read, two hops, and personalised PageRank over the same links."""
     with part.open() as memory, part.open(graph=GraphSettings(mentions=0)) as plain:
         systems: dict[str, Any] = {DEFAULTS: ids_of(memory), PLAIN: ids_of(plain)}
-        for weight in (0.2, 0.3, 0.4, 0.5):
-            systems[f"weight {weight}"] = ids_of(memory, recipe=weighted(weight))
-        for count in (20, 100):
+        for weight in (0.3, 0.35, 0.45, 0.5):
+            systems[f"mention {weight}"] = ids_of(memory, recipe=weighted(mention=weight))
+        for weight in (0.0, 0.1, 0.15, 0.25, 0.3):
+            systems[f"shared_name {weight}"] = ids_of(memory, recipe=weighted(shared_name=weight))
+        systems["names in the query not read"] = partial(_with, LocalView, "_read_names", _unasked, ids_of(memory))
+        for count in (20, 30, 60, 100):
             systems[f"{count} texts read"] = partial(_with, candidates, "MENTIONING", count, ids_of(memory))
         for share in (0.0, 0.5, 1.0):
             systems[f"backward {share}"] = partial(_with, evidence, "BACKWARD", share, ids_of(memory))
@@ -113,9 +118,18 @@ def decision(part: Part) -> Report:
         return evaluate(systems, part.cases, ks=KS, baseline=DEFAULTS)
 
 
-def _with(module: Any, name: str, value: float, ask: Callable[[str], list[str]], query: str) -> list[str]:
-    """An answer with another value of a constant."""
-    with mock.patch.object(module, name, value):
+_READ_NAMES = LocalView._read_names  # noqa: SLF001 - an ablation replaces it
+
+
+def _unasked(view: LocalView, query: str, ids: Sequence[str]) -> NamesRead:
+    """The names in texts, without those in the query."""
+    found = _READ_NAMES(view, query, ids)
+    return found._replace(links=[link for link in found.links if link[0] is not None])
+
+
+def _with(owner: Any, name: str, value: Any, ask: Callable[[str], list[str]], query: str) -> list[str]:
+    """An answer with another value of a constant or a method."""
+    with mock.patch.object(owner, name, value):
         return ask(query)
 
 
@@ -134,7 +148,7 @@ def mention_links(memories: Sequence[Memory]) -> dict[str, list[str]]:
 
 
 def two_hops(scores: Mapping[str, float], links: Mapping[str, Sequence[str]]) -> list[str]:
-    """Score + 0.35 · the best activation that arrives over at most two mentions, the second worth half of the first."""
+    """Score + 0.4 · the best activation that arrives over at most two mentions, the second worth half of the first."""
     first: dict[str, float] = {}
     for source, score in scores.items():
         for target in links[source]:
@@ -143,7 +157,7 @@ def two_hops(scores: Mapping[str, float], links: Mapping[str, Sequence[str]]) ->
     for source, value in first.items():
         for target in links[source]:
             second[target] = max(second.get(target, 0.0), value / 2)
-    total = {key: scores.get(key, 0.0) + 0.35 * second.get(key, 0.0) for key in {*scores, *second}}
+    total = {key: scores.get(key, 0.0) + 0.4 * second.get(key, 0.0) for key in {*scores, *second}}
     return sorted(total, key=lambda key: (-total[key], key))[: max(KS)]
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MentionLink",
     "Ranking",
     "Reader",
+    "SharedName",
     "Status",
 ]
 
@@ -133,9 +134,18 @@ class MentionLink(NamedTuple):
     """One candidate's text mentions another by name; positions are those of `Candidates.ids`."""
 
     source: int
+    """−1 for the query, which may name a memory, too."""
     target: int
     weight: float
     name: str
+
+
+class SharedName(NamedTuple):
+    """A name that stands in the texts of several candidates and is not in the query; positions as in `MentionLink`."""
+
+    name: str
+    weight: float
+    members: Sequence[int]
 
 
 class Candidates(NamedTuple):
@@ -151,7 +161,9 @@ class Candidates(NamedTuple):
     previous: list[int] | None = None
     """Position in `ids` of the turn before each candidate in its thread, −1 where it is not in the pool."""
     mentions: Sequence[MentionLink] = ()
-    """Which candidates are mentioned by name in the texts of the best ones."""
+    """Which candidates are mentioned by name in the query and in the texts of the best ones."""
+    shared: Sequence[SharedName] = ()
+    """Names that the texts of several of the best candidates share."""
 
 
 class ArmList(NamedTuple):

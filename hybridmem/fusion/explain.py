@@ -247,8 +247,10 @@ class Trace:
         self._remarks.append(text)
 
     def activated(self, key: str, activation: Activation, /) -> None:
-        """Record the path along which spreading activated this key."""
-        self._activations[key] = activation
+        """Record the path along which spreading activated this key; of several, the one of the highest value."""
+        known = self._activations.get(key)
+        if known is None or activation.value > known.value:
+            self._activations[key] = activation
 
     def best_rank(self, key: str, /) -> str:
         """The best rank of this key in any arm, as text to append: " (bm25 #1)"."""

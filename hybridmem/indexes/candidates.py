@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
-from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.graph.activation import Links
+from hybridmem.core.types import Candidates, Hits, MentionLink, SharedName
 
-__all__ = ["NO_SPREAD", "SAMPLE", "WINDOW", "baseline_of", "candidates"]
+__all__ = ["NO_SPREAD", "SAMPLE", "WINDOW", "NamesRead", "baseline_of", "candidates"]
 
 SAMPLE = 128
 """The cosines of this many memories tell how similar an unrelated memory is."""
 NO_SPREAD = 1e-6
 """Cosines whose standard deviation is at most this are equal: they differ by rounding."""
-MENTIONING = 50
+MENTIONING = 40
 """The texts of this many of the best hits are read for names of other memories."""
 MENTIONED = 30
 """At most this many memories that no arm found join the pool because a text mentions them: those of the best texts."""
@@ -42,6 +41,15 @@ class PoolThreads(Protocol):
     def around(self, ids: Sequence[str], hops: int, /) -> list[list[str | None]]: ...
 
 
+class NamesRead(NamedTuple):
+    """The names that were found in the query and in some texts."""
+
+    links: Sequence[tuple[str | None, str, float, str]]
+    """What mentions a memory by name: (id, None for the query; mentioned id; weight; name)."""
+    shared: Sequence[tuple[str, float, Sequence[str]]]
+    """Names in several of the texts: (name, weight, ids)."""
+
+
 def candidates(
     bm25: PoolLexicalIndex,
     vectors: Any,
@@ -53,12 +61,12 @@ def candidates(
     baseline: Callable[[], float],
     seeds: int,
     hops: int,
-    mentions: Links | None = None,
+    read_names: Callable[[str, Sequence[str]], NamesRead] | None = None,
 ) -> Candidates:
     """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
 
-    `baseline` is the cosine of an unrelated memory. With `mentions`, the memories that the best `MENTIONING` hits
-    mention by name belong to the pool, too.
+    `baseline` is the cosine of an unrelated memory. `read_names` finds the names in the query and in the best
+    `MENTIONING` hits; the memories that are mentioned belong to the pool, too.
     """
     lows = {arm: 0.0 if arm == "bm25" else baseline() for arm in hits}
 
@@ -77,9 +85,9 @@ def candidates(
         given.update(zip(missing, scored(arm, missing), strict=True))
         scores[arm] = list(map(given.__getitem__, ids))
     best = _best(ids, scores, lows, max(seeds, MENTIONING))
-    links = list(mentions(best[:MENTIONING])) if mentions is not None else []
+    names = NamesRead((), ()) if read_names is None else read_names(query.text, best[:MENTIONING])
     more = _new_ids(chain.from_iterable(threads.around(best[:seeds], hops)), ids, query.allowed)
-    more += _new_ids((target for _, target, _, _ in links), [*ids, *more], query.allowed)[:MENTIONED]
+    more += _new_ids((target for _, target, _, _ in names.links), [*ids, *more], query.allowed)[:MENTIONED]
     ids += more
     around = threads.around(ids, WINDOW)
     alone = [before is None and after is None for before, after in zip(around[0], around[1], strict=True)]
@@ -91,15 +99,16 @@ def candidates(
     }
     position = {id_: place for place, id_ in enumerate(ids)}
     mentioned = [
-        MentionLink(position[source], position[target], weight, name)
-        for source, target, weight, name in links
+        MentionLink(-1 if source is None else position[source], position[target], weight, name)
+        for source, target, weight, name in names.links
         if target in position
     ]
+    shared = [SharedName(name, weight, [position[id_] for id_ in members]) for name, weight, members in names.shared]
     if separate:
-        return Candidates(ids, scores, lows, mentions=mentioned)
+        return Candidates(ids, scores, lows, mentions=mentioned, shared=shared)
     window = [math.nan if lone else score for lone, score in zip(alone, together, strict=True)]
     previous = [-1 if id_ is None else position.get(id_, -1) for id_ in around[0]]
-    return Candidates(ids, scores, lows, window, previous, mentioned)
+    return Candidates(ids, scores, lows, window, previous, mentioned, shared)
 
 
 def baseline_of(cosines: Sequence[float] | Any, /) -> float:

@@ -31,10 +31,17 @@ from hybridmem.core.types import Candidates, Direction, Edge, Entry, Graph, Hits
 from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
-from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
+from hybridmem.indexes.candidates import SAMPLE, NamesRead, baseline_of, candidates
 from hybridmem.indexes.entries import Entries, Turn
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names, name_information, name_weight
+from hybridmem.indexes.graph.names import (
+    Mention,
+    Names,
+    information_weight,
+    name_information,
+    name_weight,
+    shared_names,
+)
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
 from hybridmem.indexes.vector.index import VectorIndex, as_question
 from hybridmem.indexes.vector.matrix import kernel
@@ -414,7 +421,6 @@ class LocalView:
 
     def complete(self, query: ArmQuery, hits: Mapping[str, Hits], /, *, seeds: int = 20, hops: int = 2) -> Candidates:
         """The pool: all hits, plus `hops` turns on either side of the best `seeds`, scored by every arm."""
-        mentions = self.mentions if self.has_names() else None
         return candidates(
             self.bm25,
             self._vector,
@@ -424,7 +430,7 @@ class LocalView:
             baseline=lambda: self._baseline(query.vector),
             seeds=seeds,
             hops=hops,
-            mentions=mentions,
+            read_names=self._read_names if self.has_names() else None,
         )
 
     def _baseline(self, vector: Any) -> float:
@@ -450,26 +456,43 @@ class LocalView:
         if not names or graph is None:
             return []
         factor = graph.mentions if weight is None else weight
-        unread = [id_ for id_ in ids if names.cached(id_) is None]
-        texts = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
+        unread = [id_ for id_ in ids if not names.has_read(id_)]
+        memories = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
         links: list[tuple[str, str, float, str]] = []
         for id_ in ids:
-            memory = texts.get(id_)
-            found = names.cached(id_) if memory is None else names.mentions(id_, memory.text)
+            memory = memories.get(id_)
             links += [
                 (id_, mention.id, factor * self._name_weight(mention), mention.name)
-                for mention in found or ()
+                for mention in names.mentions(id_, None if memory is None else memory.text)
                 if mention.shared <= graph.max_fanout
             ]
         return links
 
+    def _read_names(self, query: str, ids: Sequence[str]) -> NamesRead:
+        """The names in the query and in the texts of these memories."""
+        names, graph = self._names, self._settings.graph
+        if names is None or graph is None:
+            return NamesRead((), ())
+        asked = [
+            (None, mention.id, graph.mentions * self._name_weight(mention), mention.name)
+            for mention in names.mentions("", query)
+            if mention.shared <= graph.max_fanout
+        ]
+        links = [*asked, *self.mentions(ids)]
+        shared = shared_names(query, [(id_, names.spotted(id_)) for id_ in ids if names.has_name(id_)])
+        weights = {name: graph.mentions * information_weight(self._information(name)) for name in shared}
+        return NamesRead(links, [(name, weights[name], members) for name, members in shared.items()])
+
     def _name_weight(self, mention: Mention) -> float:
+        return name_weight(mention, self._information(mention.name))
+
+    def _information(self, name: str) -> float:
         derived = self._derived()
-        found = derived.information.get(mention.name)
+        found = derived.information.get(name)
         if found is None:
-            terms = chain.from_iterable(map(self._settings.analyzer, mention.name.split()))  # read up to a rare one
-            found = derived.information[mention.name] = name_information(terms, partial(self._idf, derived.idf))
-        return name_weight(mention, found)
+            terms = chain.from_iterable(map(self._settings.analyzer, name.split()))  # read up to a rare one
+            found = derived.information[name] = name_information(terms, partial(self._idf, derived.idf))
+        return found
 
     def _idf(self, known: dict[str, float], term: str) -> float:
         found = known.get(term)

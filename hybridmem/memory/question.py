@@ -153,9 +153,13 @@ def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[C
         None if window is None else [window[i] for i in places],
         None if previous is None else [position.get(previous[i], -1) for i in places],
         [
-            link._replace(source=position[link.source], target=position[link.target])
+            link._replace(source=position.get(link.source, -1), target=position[link.target])
             for link in candidates.mentions
-            if link.source in position and link.target in position
+            if link.source in (-1, *position) and link.target in position
+        ],
+        [
+            one._replace(members=[position[member] for member in one.members if member in position])
+            for one in candidates.shared
         ],
     )
     return kept, [entries[i] for i in places]

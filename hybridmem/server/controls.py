@@ -53,6 +53,7 @@ _RANGES = {
     "speaker": _Range(0, 1, 0.01, "The question names who said it."),
     "date": _Range(0, 1, 0.01, "Near a date that the question names."),
     "mention": _Range(0, 1, 0.01, "A good result mentions this one by name."),
+    "shared_name": _Range(0, 1, 0.01, "A good result has the same name in its text."),
     "time_word": _Range(0, 1, 0.01, "The question asks when, and the text says when."),
     "words": _Range(1, 100, 1, "Texts shorter than this are lowered."),
     "max_per_source": _Range(1, 10, 1, "How many chunks of one source may be returned."),

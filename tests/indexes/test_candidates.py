@@ -124,7 +124,9 @@ def checked(view, plain, query):
     hits = {arm: view.search(arm, ask, k=3) for arm in ("bm25", "vector")}
     pool = view.complete(ask, hits, seeds=2, hops=2)
     if not plain.memories:
-        assert pool._replace(mentions=()) == Candidates([], {"bm25": [], "vector": []}, {"bm25": 0.0, "vector": 0.0})
+        assert pool._replace(mentions=(), shared=()) == Candidates(
+            [], {"bm25": [], "vector": []}, {"bm25": 0.0, "vector": 0.0}
+        )
         return
     best = sorted((-plain.bm25(query, id_), id_) for id_ in plain.memories if plain.bm25(query, id_) > 0)[:3]
     assert [-score for score, _ in best] == pytest.approx(hits["bm25"].scores, abs=1e-9)

@@ -168,8 +168,10 @@ class Columns:
     """The parts of evidence that do not depend on the merge; 0 for the others: (parts, cases, candidates)."""
     previous: Ints
     """The column of the previous turn, where that asks a question; the last column for none."""
-    mentions: tuple[tuple[int, int, int, float], ...]
-    """Case, column that mentions, column that is mentioned, weight of the name."""
+    mentions: Floats
+    """Rows (case, column that mentions or −1 for the query, column that is mentioned, weight of the name)."""
+    shared: Floats
+    """Rows (case, column, column of another candidate whose text has the same name, weight of the name)."""
     sources: Ints
     threads: Ints
     """Numbers of sources and threads, unique over all cases; -1 for none."""
@@ -187,7 +189,9 @@ class Columns:
         if part == "thread":
             return bool((self.threads >= 0).any())
         if part == "mention":
-            return bool(self.mentions)
+            return len(self.mentions) > 0
+        if part == "shared_name":
+            return len(self.shared) > 0
         if part == "previous_question":
             return bool((self.previous < self.previous.shape[1] - 1).any())
         return bool(self.evidence[_PARTS.index(part)].any())
@@ -229,7 +233,8 @@ def to_columns(
         in_pool=np.zeros(plain, dtype=np.bool_),
         evidence=np.zeros((len(_PARTS), *plain)),
         previous=np.full(plain, wide - 1, dtype=np.int64),
-        mentions=tuple(_mentions(rows, records)),
+        mentions=np.array(list(_mentions(rows, records)), np.float64).reshape(-1, 4),
+        shared=np.array(list(_shared(rows, records)), np.float64).reshape(-1, 4),
         sources=np.full(plain, -1, dtype=np.int64),
         threads=np.full(plain, -1, dtype=np.int64),
         seeds=seeds,
@@ -324,9 +329,21 @@ def _mentions(rows: Sequence[CaseCandidates], records: Sequence[Recorded]) -> It
         place = {key: column for column, key in enumerate(row.keys)}
         ids = record.pool.candidates.ids
         for link in record.pool.candidates.mentions:
-            source, target = place.get(ids[link.source]), place.get(ids[link.target])
+            source, target = -1 if link.source < 0 else place.get(ids[link.source]), place.get(ids[link.target])
             if source is not None and target is not None:
                 yield at, source, target, link.weight
+
+
+def _shared(rows: Sequence[CaseCandidates], records: Sequence[Recorded]) -> Iterator[tuple[int, int, int, float]]:
+    for at, (row, record) in enumerate(zip(rows, records, strict=True)):
+        if record.pool is None or not record.pool.candidates.shared:
+            continue
+        place = {key: column for column, key in enumerate(row.keys)}
+        ids = record.pool.candidates.ids
+        for name in record.pool.candidates.shared:
+            columns = [place[ids[member]] for member in name.members if ids[member] in place]
+            for source, target in itertools.permutations(columns, 2):
+                yield at, source, target, name.weight
 
 
 def _fill_evidence(columns: Columns, row: int, items: Sequence[Any], record: Recorded, case: Case) -> None:
@@ -341,7 +358,7 @@ def _fill_evidence(columns: Columns, row: int, items: Sequence[Any], record: Rec
         if found is not None and part == "previous_question":
             applies = np.flatnonzero(found.values)
             columns.previous[row, applies] = previous_positions(turns)[applies]
-        elif found is not None and part not in ("thread", "mention"):
+        elif found is not None and part not in ("thread", "mention", "shared_name"):
             columns.evidence[number, row, :size] = found.values
 
 

@@ -60,7 +60,7 @@ NORMALISERS: dict[str, Callable[[Floats, Bools, Floats], Floats]] = {
 
 
 Floors = tuple[float | None, ...]
-_RELATIONAL = ("thread", "previous_question", "mention")
+_RELATIONAL = ("thread", "previous_question", "mention", "shared_name")
 """Parts of evidence that depend on the merged scores of other candidates."""
 
 
@@ -195,17 +195,29 @@ class VectorizedRanking:
             return np.asarray(np.take_along_axis(scores, self.columns.previous, axis=1))
         if part == "mention":
             return self._mention(np.where(alive, scores, 0.0))
+        if part == "shared_name":
+            return self._shared_name(np.where(alive, scores, 0.0))
         best = np.zeros(self._thread_count)
         np.maximum.at(best, self._threads.ravel(), np.where(alive, scores, 0.0).ravel())
         return np.asarray(best[self._threads] - scores)
 
     def _mention(self, scores: Floats) -> Floats:
         values = np.zeros(scores.shape)
-        if self.columns.mentions:
-            case, source, target = (np.array(c, np.int64) for c in list(zip(*self.columns.mentions, strict=True))[:3])
-            weight = np.array([link[3] for link in self.columns.mentions])
-            np.maximum.at(values, (case, target), weight * scores[case, source])
-            np.maximum.at(values, (case, source), BACKWARD * weight * scores[case, target])
+        if len(self.columns.mentions):
+            case, source, target, weight = self.columns.mentions.T
+            case, source, target = case.astype(np.int64), source.astype(np.int64), target.astype(np.int64)
+            read = source >= 0
+            np.maximum.at(values, (case, target), weight * np.where(read, scores[case, source], 1.0))
+            back = BACKWARD * weight * scores[case, target]
+            np.maximum.at(values, (case[read], source[read]), back[read])
+        return np.minimum(values, 1.0)
+
+    def _shared_name(self, scores: Floats) -> Floats:
+        values = np.zeros(scores.shape)
+        if len(self.columns.shared):
+            case, source, target, weight = self.columns.shared.T
+            case, source, target = case.astype(np.int64), source.astype(np.int64), target.astype(np.int64)
+            np.maximum.at(values, (case, target), weight * scores[case, source] ** 2)
         return np.minimum(values, 1.0)
 
     def _compute_spread(self, merge: _Merge, evidence: tuple[float, ...], hops: int, decay: float) -> _Scored:

@@ -10,7 +10,8 @@ does not apply (no threads, no speaker named, no date named, another language) i
 | `previous_question` | between people: the merged score of the turn before, when that turn asks a question |
 | `speaker` | 1 when the query names the speaker and the text speaks in the first person |
 | `date` | nearness of the candidate's date to a date in the query |
-| `mention` | the best merged score of a candidate whose text mentions this one by name (a quarter the other way) |
+| `mention` | the best merged score of what mentions this one by name, 1 for the query (a quarter the other way) |
+| `shared_name` | the square of the best merged score of another candidate whose text has a name that this one's has |
 | `time_word` | 1 when the query asks when and the text of a turn has a time word |
 
 To add a part, write its function and add one line to `PARTS` and one weight to `Evidence`.
@@ -115,8 +116,8 @@ class Part(NamedTuple):
 
     values: Floats
     describe: Callable[[int], str]
-    path: Callable[[int], tuple[str, ...]] | None = None
-    """The path on which a candidate receives its value, for the picture of the neighbourhood."""
+    path: Callable[[int], tuple[str, ...] | None] | None = None
+    """The path on which a candidate receives its value from another, for the picture of the neighbourhood."""
 
 
 def window(turns: Turns) -> Part | None:
@@ -201,32 +202,62 @@ def time_word(turns: Turns) -> Part | None:
 
 
 def mention(turns: Turns) -> Part | None:
-    """The merged score of the best candidate that mentions this one, times the weight of the name; ¼ backwards."""
+    """The best merged score of what mentions this candidate, times the weight of the name; ¼ backwards.
+
+    The query counts as a text of score 1.
+    """
     pool = turns.context.pool
     if pool is None or not pool.candidates.mentions:
         return None
-    ids = pool.candidates.ids
     sources, targets, given, names = zip(*pool.candidates.mentions, strict=True)
     weights: Floats = np.array(given, np.float64)
+    asked = np.array(sources) < 0
     source, target = turns.places[list(sources)], turns.places[list(targets)]
-    ranked = (source >= 0) & (target >= 0)
-    forward = np.where(ranked, weights * turns.scores[source], 0.0)
-    backward = np.where(ranked, BACKWARD * weights * turns.scores[target], 0.0)
+    ranked, read = target >= 0, source >= 0
+    forward = np.where(ranked & (read | asked), weights * np.where(asked, 1.0, turns.scores[source]), 0.0)
+    backward = np.where(ranked & read, BACKWARD * weights * turns.scores[target], 0.0)
     values = np.zeros(len(turns.keys))
     np.maximum.at(values, target[ranked], forward[ranked])
-    np.maximum.at(values, source[ranked], backward[ranked])
+    np.maximum.at(values, source[read], backward[read])
 
-    def path(i: int) -> tuple[str, str, str]:
+    def path(i: int) -> tuple[str, str, str] | None:
         best = np.flatnonzero((target == i) & (forward == values[i]))
-        if len(best):
-            return ids[sources[best[0]]], f"mentions {names[best[0]]!r}", turns.keys[i]
-        last = np.flatnonzero((source == i) & (backward == values[i]))[0]
-        return ids[targets[last]], f"is mentioned as {names[last]!r} by", turns.keys[i]
+        if not len(best):
+            last = np.flatnonzero((source == i) & (backward == values[i]))[0]
+            return turns.keys[target[last]], f"is mentioned as {names[last]!r} by", turns.keys[i]
+        if asked[best[0]]:
+            return None
+        return turns.keys[source[best[0]]], f"mentions {names[best[0]]!r}", turns.keys[i]
 
     def describe(i: int) -> str:
-        return " → ".join(path(i))
+        found = path(i)
+        if found is not None:
+            return " → ".join(found)
+        return f"the query mentions {names[np.flatnonzero(asked & (target == i) & (forward == values[i]))[0]]!r}"
 
     return Part(np.minimum(values, 1.0), describe, path)
+
+
+def shared_name(turns: Turns) -> Part | None:
+    """The square of the best merged score of another candidate whose text has the same name, times its weight."""
+    pool = turns.context.pool
+    if pool is None or not pool.candidates.shared:
+        return None
+    scores, values = turns.scores.tolist(), [0.0] * len(turns.keys)
+    found: dict[int, tuple[int, str]] = {}
+    for name, weight, rows in pool.candidates.shared:
+        members = sorted((at for at in turns.places[rows].tolist() if at >= 0), key=lambda at: (-scores[at], at))
+        for at in members if len(members) > 1 else ():
+            other = members[0] if at != members[0] else members[1]
+            value = weight * scores[other] ** 2
+            if value > values[at]:
+                values[at], found[at] = value, (other, name)
+
+    def path(i: int) -> tuple[str, str, str]:
+        other, name = found[i]
+        return turns.keys[other], f"shares {name!r} with", turns.keys[i]
+
+    return Part(np.minimum(values, 1.0), lambda i: " → ".join(path(i)), path)
 
 
 PARTS: dict[str, Callable[[Turns], Part | None]] = {
@@ -236,6 +267,7 @@ PARTS: dict[str, Callable[[Turns], Part | None]] = {
     "speaker": speaker,
     "date": date,
     "mention": mention,
+    "shared_name": shared_name,
     "time_word": time_word,
 }
 
@@ -249,7 +281,8 @@ class Evidence:
     previous_question: float = 0.15
     speaker: float = 0.2
     date: float = 0.36
-    mention: float = 0.35
+    mention: float = 0.4
+    shared_name: float = 0.2
     time_word: float = 0.15
 
     def __post_init__(self) -> None:
@@ -272,8 +305,9 @@ class Evidence:
                 for i in np.flatnonzero(added > 0.0).tolist():
                     piece = StepPart(name, float(added[i]), part.describe(i))
                     context.trace.part("evidence", ranking.keys[i], piece)
-                    if part.path is not None:
-                        context.trace.activated(ranking.keys[i], Activation(float(added[i]), 1, part.path(i)))
+                    path = None if part.path is None else part.path(i)
+                    if path is not None:
+                        context.trace.activated(ranking.keys[i], Activation(float(added[i]), 1, path))
         return ranking if total is turns.scores else reorder(ranking, total.tolist())
 
 

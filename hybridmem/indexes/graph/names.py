@@ -9,8 +9,10 @@ A name is compared as whole words, with case and diacritics folded; a part in br
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from html import unescape
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -18,12 +20,14 @@ from hybridmem.core.protocols import Change
 from hybridmem.core.types import Memory
 from hybridmem.indexes import arrays
 from hybridmem.text.folding import LETTER, cjk_runs, fold
+from hybridmem.text.stopwords import STOPWORDS
 
 __all__ = [
     "MIN_LETTERS",
     "Link",
     "Mention",
     "Names",
+    "information_weight",
     "labels_of",
     "links_in",
     "mentions_in",
@@ -31,6 +35,8 @@ __all__ = [
     "name_key",
     "name_weight",
     "names_of",
+    "shared_names",
+    "spotted_names",
     "words_of",
 ]
 
@@ -65,7 +71,7 @@ def words_of(text: str, /) -> list[str]:
     ['ed', 'wood', 'met', '東', '京', 'in', '1994']
     """
     words: list[str] = []
-    text = text[:_LONGEST_TEXT].lower()
+    text = _plain(text[:_LONGEST_TEXT]).lower()
     if text.isascii():
         return _TOKEN.findall(text)
     for word in _TOKEN.findall(text):
@@ -77,8 +83,14 @@ def words_of(text: str, /) -> list[str]:
     return words
 
 
+def _plain(text: str) -> str:
+    """The text without HTML's references to characters, such as `&amp;`."""
+    return unescape(text) if "&" in text else text
+
+
 def name_key(name: str, /) -> str:
     """The folded form by which a name is found; empty when nothing is left of it, or it is too long for a name."""
+    name = _plain(name)
     words = words_of(_BRACKETS.sub("", name)) or words_of(name)
     return " ".join(words) if len(words) <= LONGEST_NAME else ""
 
@@ -125,9 +137,52 @@ def mentions_in(words: Sequence[str], names: Collection[str], lengths: Mapping[s
     return list(found)
 
 
+# --- names that no memory has
+
+_CAPITAL = "".join(letter for letter in map(chr, range(0x530)) if letter.isupper())
+_INSIDE = "of|the|and|de|la|le|van|von|der|den|du|del|di|da|al"
+_RUN = re.compile(rf"(?<![\w'’])[{_CAPITAL}][\w'’-]*(?:(?: (?:{_INSIDE})){{0,2}} [{_CAPITAL}0-9][\w'’-]*)*")
+_NOT_AT_ENDS = frozenset({"s"}).union(*STOPWORDS.values())
+
+
+def spotted_names(text: str, /) -> list[str]:
+    """The folded runs of capitalised words in a text, each once, without function words at their ends.
+
+    >>> spotted_names("The film was directed by Tim Burton. Burton's brother met Ludwig van Beethoven.")
+    ['tim burton', 'burton', 'ludwig van beethoven']
+    """
+    found: dict[str, None] = {}
+    for run in _RUN.findall(_plain(text[:_LONGEST_TEXT])):
+        words = words_of(run)
+        while words and words[0] in _NOT_AT_ENDS:
+            del words[0]
+        while words and words[-1] in _NOT_AT_ENDS:
+            del words[-1]
+        if words and len(words) <= LONGEST_NAME and sum(map(len, words)) >= MIN_LETTERS:
+            found[sys.intern(" ".join(words))] = None
+    return list(found)
+
+
+def shared_names(query: str, texts: Iterable[tuple[str, Iterable[str]]], /) -> dict[str, list[str]]:
+    """Name → the ids of the texts in which it was spotted, where these are several; names in the query are left out.
+
+    >>> shared_names("the tram of Lisbon", [("m1", ["ana silva", "lisbon"]), ("m2", ["lisbon", "ana silva"])])
+    {'ana silva': ['m1', 'm2']}
+    """
+    asked = set(words_of(query))
+    found: dict[str, list[str]] = {}
+    for id_, names in texts:
+        for name in names:
+            found.setdefault(name, []).append(id_)
+    return {name: ids for name, ids in found.items() if len(ids) > 1 and not asked.issuperset(name.split())}
+
+
 # --- the index
 
-_CACHED = 20_000
+_CACHED = 8192
+"""So many texts that were read are kept."""
+_CHANGES = 64
+"""After more changes of names than this, all names are looked for again in a text that was read before."""
 _RARE = 5.0
 """The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
 _MAGIC = b"hybridmem names 2\n"
@@ -157,6 +212,19 @@ def labels_of(text: str, /) -> tuple[tuple[str, str], ...]:
     return tuple((label, target) for label, target in found if label and target and label != target)
 
 
+class _Reading:
+    """What was read in the text of a memory: its words, its links, names that no memory has, and those of memories."""
+
+    __slots__ = ("linked", "named", "seen", "spotted", "words")
+
+    def __init__(self, text: str) -> None:
+        self.words = f" {' '.join(words_of(text))} "
+        self.linked = tuple(name_key(link.target) for link in links_in(text))
+        self.spotted = spotted_names(text)
+        self.named: Sequence[str] = ()
+        self.seen = -1
+
+
 class Names:
     """Name → memories, following adds, updates and deletes; a text is matched against the names of the moment.
 
@@ -178,7 +246,9 @@ class Names:
         self._all: dict[str, int] = {}
         """Every name and label, with the number of memories that give it."""
         self._counts: dict[str, dict[int, int]] = {}
-        self._cache: dict[str, list[Mention]] = {}
+        self._readings: dict[str, _Reading] = {}
+        self._log: tuple[int, list[str]] = (0, [])
+        """The names that came or went, and how many did before those."""
         self._lengths: dict[str, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -204,7 +274,7 @@ class Names:
 
     def remove(self, id_: str, /) -> None:
         """Forget the names of a memory and the labels of its links."""
-        self._cache.pop(id_, None)
+        self._readings.pop(id_, None)
         for key in self._own.pop(id_, ()):
             members = self._ids[key]
             del members[id_]
@@ -222,8 +292,8 @@ class Names:
 
     def _count(self, key: str, step: int) -> None:
         """Keep the lengths of names by their first word, largest first."""
-        self._cache = {}
-        self._all[key] = self._all.get(key, 0) + step
+        before = self._all.get(key, 0)
+        self._all[key] = before + step
         if not self._all[key]:
             del self._all[key]
         first, length = key.partition(" ")[0], key.count(" ") + 1
@@ -235,36 +305,65 @@ class Names:
             self._lengths[first] = tuple(sorted(counts, reverse=True))
         else:
             del self._counts[first], self._lengths[first]
+        if not before or key not in self._all:
+            past, changed = self._log
+            changed.append(key)
+            if len(changed) > _CHANGES:
+                self._log = past + len(changed), []
 
-    def cached(self, id_: str, /) -> list[Mention] | None:
-        """The mentions of a memory whose text was read before and whose names have not changed since."""
-        return self._cache.get(id_)
+    def has_read(self, id_: str, /) -> bool:
+        """Whether the text of a memory was read before and did not change since."""
+        return id_ in self._readings
 
-    def mentions(self, id_: str, text: str, /) -> list[Mention]:
-        """The memories that the text of a memory mentions or links to, without the memory itself."""
+    def has_name(self, id_: str, /) -> bool:
+        """Whether a memory has a name of its own."""
+        return id_ in self._own
+
+    def spotted(self, id_: str, /) -> Sequence[str]:
+        """The names spotted in the text of a memory that was read before."""
+        reading = self._readings.get(id_)
+        return () if reading is None else reading.spotted
+
+    def mentions(self, id_: str, text: str | None = None, /) -> list[Mention]:
+        """The memories that the text of a memory mentions or links to, without the memory itself.
+
+        Without a text, that which was read before (see `has_read`).
+        """
         if not self._ids:
             return []
-        cache = self._cache
-        linked = [name_key(link.target) for link in links_in(text)]
-        plain = mentions_in(words_of(text), self._all, self._lengths)
-        named = [name for name in plain if len(name.replace(" ", "")) >= MIN_LETTERS]
+        reading = self._readings.get(id_) if text is None else None
+        if reading is None:
+            reading = _Reading(text or "")
+            if text is not None and id_:
+                if len(self._readings) >= _CACHED:
+                    self._readings = {}
+                self._readings[id_] = reading
         found: dict[str, Mention] = {}
-        for name in dict.fromkeys((*linked, *named)):
+        for name in self._named(reading):
             members = self._members(name)
             for other in members:
                 if other != id_:
                     found.setdefault(other, Mention(other, name, len(members)))
-        if len(cache) < _CACHED:
-            cache[id_] = list(found.values())
         return list(found.values())
+
+    def _named(self, reading: _Reading) -> Sequence[str]:
+        """The names of memories in a text, found again when a name in it came or went since."""
+        past, changed = self._log
+        now, since = past + len(changed), reading.seen - past
+        if since < 0 or any(f" {key} " in reading.words for key in changed[since:]):
+            plain = mentions_in(reading.words.split(), self._all, self._lengths)
+            named = [name for name in plain if len(name.replace(" ", "")) >= MIN_LETTERS]
+            reading.named = tuple(dict.fromkeys((*reading.linked, *named)))
+        reading.seen = now
+        return reading.named
 
     def _members(self, name: str) -> Sequence[str]:
         """The memories of a name: by title or alias, else by what links call them."""
         own = self._ids.get(name)
         if own is not None:
-            return list(own)
+            return sorted(own)
         targets: Iterable[str] = self._called.get(name, ())
-        return list(dict.fromkeys(id_ for target in targets for id_ in self._ids.get(target, ())))
+        return sorted({id_ for target in targets for id_ in self._ids.get(target, ())})
 
     def apply(self, changes: Iterable[Change], /) -> None:
         """Apply the store's changes."""
@@ -313,4 +412,9 @@ def name_information(terms: Iterable[str], idf: Callable[[str], float], /) -> fl
 
 def name_weight(mention: Mention, information: float, /) -> float:
     """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
-    return min(1.0, information / _RARE) / mention.shared
+    return information_weight(information) / mention.shared
+
+
+def information_weight(information: float, /) -> float:
+    """min(1, IDF / 5) of a name's rarest word."""
+    return min(1.0, information / _RARE)

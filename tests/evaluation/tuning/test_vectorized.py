@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.types import ArmList, Candidates, MentionLink
+from hybridmem.core.types import ArmList, Candidates, MentionLink, SharedName
 from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Recorded, replay
@@ -93,7 +93,10 @@ def pools(draw, lists):
         {arm.name: arm.baseline for arm in lists},
         window=window if draw(st.booleans()) else None,
         previous=[draw(places) for _ in ids] if draw(st.booleans()) else None,
-        mentions=[MentionLink(0, len(ids) - 1, 0.6, "m")] if len(ids) > 1 and draw(st.booleans()) else (),
+        mentions=[MentionLink(0, len(ids) - 1, 0.6, "m"), MentionLink(-1, 0, 0.3, "n")]
+        if len(ids) > 1 and draw(st.booleans())
+        else (),
+        shared=[SharedName("s", 0.7, range(len(ids)))] if len(ids) > 1 and draw(st.booleans()) else (),
     )
     return Pool([BY_KEY[key] for key in ids], columns, draw(st.sampled_from([None, {"ana": 3}, {}])))
 
@@ -184,7 +187,9 @@ settings_to_try = st.builds(
     weights=st.sampled_from([(0.3, 0.7), (0.55, 0.45), (0.0, 1.0)]),
     floors=st.sampled_from([(None, None), (2.0, None), (6.0, 5.0)]),
     spread=st.sampled_from([0.0, 0.37, 1.1]),
-    evidence=st.sampled_from([(0.0,) * 7, (0.2, 0.3, 0.1, 0.2, 0.4, 0.2, 0.2), (0.0, 1.0, 0.5, 0.0, 0.0, 0.7, 0.3)]),
+    evidence=st.sampled_from(
+        [(0.0,) * 8, (0.2, 0.3, 0.1, 0.2, 0.4, 0.2, 0.3, 0.2), (0.0, 1.0, 0.5, 0.0, 0.0, 0.7, 0.0, 0.3)]
+    ),
     hops=st.sampled_from([1, 2]),
     decay=st.sampled_from([0.25, 0.61]),
     boost=st.sampled_from([0.0, 0.17]),

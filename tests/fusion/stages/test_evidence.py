@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.types import Candidates, MentionLink, Ranking
+from hybridmem.core.types import Candidates, MentionLink, Ranking, SharedName
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Context, Pool
-from hybridmem.fusion.stages.evidence import PARTS, Evidence
+from hybridmem.fusion.stages.evidence import PARTS, Evidence, Turns, mention, shared_name
 from hybridmem.text.conversation import ASKS, FIRST_PERSON, TIME_WORD
 from tests.support.items import READER, Row, arm
 
@@ -168,3 +168,24 @@ def test_a_mention_passes_a_part_of_the_score_on():
     assert added(rows, only="mention", of=of, trace=trace) == pytest.approx({"a": 0.025, "b": 0.5 * 0.1, "c": 0.8})
     for nothing in (None, pool("abc")):
         assert set(added(rows, only="mention", of=nothing).values()) == {0.0}
+
+
+def test_the_query_mentions_a_memory_as_a_text_of_score_1():
+    rows = ranking(("a", 0.8, {}), ("b", 0.5, {}))
+    of = pool("ab", mentions=[MentionLink(-1, 1, 0.5, "bee"), MentionLink(0, 1, 0.5, "bee")])
+    assert added(rows, only="mention", of=of) == pytest.approx({"a": 0.25 * 0.5 * 0.5, "b": 1.0 * 0.5})
+    part = mention(Turns(rows, Context("q", NOW, READER, pool=of)))
+    assert part.path(1) is None  # it comes from no other candidate
+    assert part.describe(1) == "the query mentions 'bee'"
+    assert part.describe(0) == "b → is mentioned as 'bee' by → a"
+
+
+def test_texts_that_share_a_name_raise_each_other():
+    rows, trace = ranking(("a", 0.8, {}), ("b", 0.5, {}), ("c", 0.1, {})), Trace()
+    of = pool("abcx", shared=[SharedName("sea", 0.5, [0, 1, 2]), SharedName("bee", 1.0, [2, 3])])  # x is not ranked
+    expected = {"a": 0.5 * 0.5**2, "b": 0.5 * 0.8**2, "c": 0.5 * 0.8**2}
+    assert added(rows, only="shared_name", of=of, trace=trace) == pytest.approx(expected)
+    part = shared_name(Turns(rows, Context("q", NOW, READER, pool=of)))
+    assert part.path(2) == ("a", "shares 'sea' with", "c")
+    assert part.path(0) == ("b", "shares 'sea' with", "a")
+    assert set(added(rows, only="shared_name", of=pool("abc")).values()) == {0.0}

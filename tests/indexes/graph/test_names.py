@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridmem import Memory
-from hybridmem.indexes.graph.names import Mention, Names, names_of
+from hybridmem.indexes.graph.names import Mention, Names, name_key, names_of, shared_names, spotted_names
 
 
 def filled(**memories):
@@ -43,6 +43,40 @@ def test_names_are_live_in_both_directions_of_time():
     assert names.mentions("a", "Ed Wood was shown.") == []
 
 
+def test_a_text_that_was_read_is_not_needed_again():
+    names = filled(x=Memory("", title="Tim Burton"))
+    text = "Ed Wood by Tim Burton, with Martin Landau"
+    assert not names.has_read("m")
+    assert names.mentions("m", text) == [Mention("x", "tim burton", 1)] == names.mentions("m")
+    assert names.has_read("m")
+    assert names.spotted("m") == ["ed wood", "tim burton", "martin landau"]
+    for n in range(200):  # more names come than are kept in the log of changes
+        names.put(f"n{n}", Memory("", title=f"Other{n}"))
+    names.put("y", Memory("", title="Ed Wood"))
+    assert names.mentions("m") == [Mention("y", "ed wood", 1), Mention("x", "tim burton", 1)]
+    names.remove("y")
+    assert names.mentions("m") == [Mention("x", "tim burton", 1)]
+    names.remove("m")  # its text changes
+    assert not names.has_read("m")
+
+
+def test_html_in_a_title_or_a_text_is_read():
+    assert name_key("Eddie &quot;The Eagle&quot; Edwards") == "eddie the eagle edwards"
+    names = filled(a=Memory("", title="Smith &amp; Wesson"))
+    assert names.mentions("x", "A Smith & Wesson.") == names.mentions("y", "A Smith &amp; Wesson.") != []
+
+
+def test_names_are_spotted_in_scripts_with_capital_letters():
+    assert spotted_names("Встреча: Лев Толстой и Чехов") == ["встреча", "лев толстои", "чехов"]
+    assert spotted_names("Ágnes Heller's book on É") == ["agnes heller"]  # one letter is no name
+    assert spotted_names("no names here, AND none HERE") == []
+
+
+def test_names_that_are_shared_are_in_several_texts_and_not_in_the_query():
+    texts = [("a", ["ana silva", "lisbon"]), ("b", ["ana silva", "lisbon", "oslo"]), ("c", ["oslo"])]
+    assert shared_names("Where is Lisbon?", texts) == {"ana silva": ["a", "b"], "oslo": ["b", "c"]}
+
+
 TITLES = st.sampled_from(["", "Ed Wood", "Wood", "Tim Burton", "Tim Burton films", "Café Müller"])
 TEXTS = st.sampled_from(["", "see [[Wood|the forest]]", "[x](Tim%20Burton.md)"])
 
@@ -56,8 +90,11 @@ def test_any_history_gives_what_a_fresh_index_gives(steps):
             now.pop(id_, None)
         else:
             names.put(id_, Memory(text, title=title))
+            names.mentions(id_, "Ed Wood by Tim Burton")
             now[id_] = Memory(text, title=title)
     fresh = filled(**dict(sorted(now.items())))
     for text in ("Ed Wood by Tim Burton", "Tim Burton films in the forest", "cafe muller [[Wood]]"):
-        assert sorted(names.mentions("x", text)) == sorted(fresh.mentions("x", text))
+        assert names.mentions("x", text) == fresh.mentions("x", text)
+    for id_ in filter(names.has_read, now):
+        assert names.mentions(id_) == fresh.mentions(id_, "Ed Wood by Tim Burton")
     assert len(names) == len(fresh)

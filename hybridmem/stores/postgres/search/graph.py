@@ -1,6 +1,6 @@
 """The graph in the server: one statement fetches the neighbourhood of the seeds, and `GraphIndex` computes on it.
 
-Names that texts mention are looked up word by word (`mentions_of`).
+Names that texts mention are looked up word by word (`names_read`).
 
 In a namespace with threads alone, the neighbourhood is a few memories before and after each seed. With links or
 entities, the statement is recursive. Every memory within hops − 1 of a seed is fetched with all its edges, so that
@@ -20,16 +20,24 @@ from typing import Any, NamedTuple
 from hybridmem.core.types import Activation, Direction, Edge, Entry, Hits
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.scoring import idf
+from hybridmem.indexes.candidates import NamesRead
 from hybridmem.indexes.entries import Entries, Extra
 from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
-from hybridmem.indexes.graph.names import Mention, Names, name_weight, words_of
+from hybridmem.indexes.graph.names import (
+    Names,
+    information_weight,
+    name_weight,
+    shared_names,
+    spotted_names,
+    words_of,
+)
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.conversation import ASKS
 
-__all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "mentions_of", "neighbourhood", "thread_neighbours"]
+__all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "names_read", "neighbourhood", "thread_neighbours"]
 
 MOST = 50_000
 """The most nodes that are fetched."""
@@ -274,7 +282,8 @@ class ServerGraph:
 # --- names in texts
 
 _TEXTS = (
-    "SELECT m.id, b.text FROM memories m JOIN bodies b ON b.seq = m.body WHERE m.namespace = ? "
+    "SELECT m.id, b.text, EXISTS (SELECT FROM names n WHERE n.namespace = m.namespace AND n.id = m.id "
+    "AND n.target = '') FROM memories m JOIN bodies b ON b.seq = m.body WHERE m.namespace = ? "
     "AND m.id = ANY(?::text[]) AND m.live AND m.status <> 'superseded'"
 )
 _NAMES = (
@@ -288,20 +297,30 @@ _FREQUENCIES = (
 )
 
 
-def mentions_of(
-    namespace: str, run: Run, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
-) -> list[tuple[str, str, float, str]]:
-    """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
-    texts: dict[str, str] = dict(run(SQL(_TEXTS, (namespace, list(ids)))))
-    words = sorted({word for text in texts.values() for word in words_of(text)})
-    names = _names(namespace, run, words)
-    found = [(id_, mention) for id_ in ids if id_ in texts for mention in names.mentions(id_, texts[id_])]
-    few = [(id_, mention) for id_, mention in found if mention.shared <= graph.max_fanout]
-    information = _information(namespace, run, [mention for _, mention in few], analyzer)
-    return [
-        (id_, mention.id, graph.mentions * name_weight(mention, information[mention.name]), mention.name)
-        for id_, mention in few
+def names_read(
+    namespace: str, run: Run, query: str, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
+) -> NamesRead:
+    """The names in a query and in the texts of these memories."""
+    texts = {id_: (text, named) for id_, text, named in run(SQL(_TEXTS, (namespace, list(ids))))}
+    words = {word for text, _ in texts.values() for word in words_of(text)} | set(words_of(query))
+    names = _names(namespace, run, sorted(words))
+    sources: list[str | None] = [None, *(id_ for id_ in ids if id_ in texts)]
+    found = [
+        (id_, mention)
+        for id_ in sources
+        for mention in names.mentions(id_ or "", query if id_ is None else texts[id_][0])
+        if mention.shared <= graph.max_fanout
     ]
+    spotted = [(id_, spotted_names(texts[id_][0])) for id_ in ids if id_ in texts and texts[id_][1]]
+    shared = shared_names(query, spotted)
+    information = _information(namespace, run, [*(mention.name for _, mention in found), *shared], analyzer)
+    return NamesRead(
+        [
+            (id_, mention.id, graph.mentions * name_weight(mention, information[mention.name]), mention.name)
+            for id_, mention in found
+        ],
+        [(name, graph.mentions * information_weight(information[name]), members) for name, members in shared.items()],
+    )
 
 
 def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
@@ -319,9 +338,9 @@ def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
     return names
 
 
-def _information(namespace: str, run: Run, mentions: Sequence[Mention], analyzer: Analyzer) -> dict[str, float]:
+def _information(namespace: str, run: Run, names: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
     """The IDF of the rarest term of each name."""
-    terms = {mention.name: analyzer(mention.name) for mention in mentions}
+    terms = {name: analyzer(name) for name in names}
     wanted = sorted({term for some in terms.values() for term in some})
     if not wanted:
         return dict.fromkeys(terms, 0.0)

@@ -19,11 +19,12 @@ from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
-from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
+from hybridmem.indexes.candidates import SAMPLE, NamesRead, baseline_of, candidates
+from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.stores.postgres.search import combined
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
-from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, mentions_of
+from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, names_read
 from hybridmem.stores.postgres.search.pool import PoolLexical, PoolRows, PoolVectors
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.conversation import LEAST, SHARE
@@ -253,9 +254,9 @@ class PostgresView:
             threads=self._space.threads,
         )
 
-        def mentions(ids: Sequence[str]) -> list[tuple[str, str, float, str]]:
-            found = self.mentions(ids)
-            rows.targets += [target for _, target, _, _ in found]
+        def read_names(text: str, ids: Sequence[str]) -> NamesRead:
+            found = self._read_names(text, ids, self._settings.graph)
+            rows.targets += [target for _, target, _, _ in found.links]
             return found
 
         return candidates(
@@ -267,7 +268,7 @@ class PostgresView:
             baseline=lambda: baseline or 0.0,
             seeds=seeds,
             hops=hops,
-            mentions=mentions if self.has_names() else None,
+            read_names=read_names if self.has_names() else None,
         )
 
     def _exact_baseline(self, row: Vector) -> float:
@@ -331,7 +332,14 @@ class PostgresView:
         graph = self._settings.graph
         if graph is not None and weight is not None:
             graph = replace(graph, mentions=weight)
-        return [] if graph is None else mentions_of(self._namespace, self._run, ids, graph, self._settings.analyzer)
+        found = self._read_names("", ids, graph).links
+        return [(source, target, weight, name) for source, target, weight, name in found if source is not None]
+
+    def _read_names(self, query: str, ids: Sequence[str], graph: GraphSettings | None) -> NamesRead:
+        """The names in the query and in the texts of these memories."""
+        if graph is None:
+            return NamesRead((), ())
+        return names_read(self._namespace, self._run, query, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
         """Pairs among these that contradict each other."""
