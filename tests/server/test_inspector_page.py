@@ -334,9 +334,8 @@ def test_a_long_text_is_shown_from_where_its_query_words_are(driver, inspector):
     assert page.run(shown, long) == "…on the blue sofa of my aunt now and purrs."
     assert page.run(shown, "The blue sofa. " + long).startswith("The blue sofa.")
     assert page.run(shown, "She sleeps on the sofa") == "She sleeps on the sofa"  # a short text is whole
-    assert (
-        page.run("return excerpt(arguments[0], new Map([['aunt', 1]]))", long) == "Ana: …sofa of my aunt now and purrs."
-    )
+    kept = page.run("return excerpt(arguments[0], new Map([['aunt', 1]]))", long)
+    assert kept == "Ana: …My cat sleeps on the blue sofa of my aunt now and purrs."  # who says it stays
 
 
 def test_a_word_of_most_texts_is_highlighted_less_and_does_not_choose_the_passage(driver, inspector):
