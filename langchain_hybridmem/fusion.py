@@ -121,8 +121,7 @@ class FusionRetriever(ParentRetriever):
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
-        def __init__(self, **settings: Any) -> None:
-            """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
+        def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
             refuse_unknown(type(self), settings)
             setup = _setup({name: settings.get(name) for name in _SETUP})
             with clear_errors():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridmem.cli.command import NOTHING, Command, open_memory, whole_number
-from hybridmem.cli.output import Progress, print_json, say, say_error, write_json, write_text
+from hybridmem.cli.output import Progress, print_json, say, say_error, terminal_width, write_json, write_text
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
@@ -94,7 +94,7 @@ def _eval(args: argparse.Namespace) -> int:
         stages = not args.no_stages
         report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
     if "-" not in (args.json, args.markdown, args.html):
-        say(report)
+        say(report.to_text(width=terminal_width()))
     if args.json:
         write_json(report.to_json(), args.json)
     if args.markdown:

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 __all__ = [
     "Progress", "clip", "is_terminal", "json_line", "one_line", "paint", "print_json", "say",
-    "say_error", "shows_colour", "visible", "wrap", "write_json", "write_text",
+    "say_error", "shows_colour", "terminal_width", "visible", "wrap", "write_json", "write_text",
 ]  # fmt: skip
 
 BAR = 24
@@ -112,8 +112,11 @@ def say(*lines: object, file: IO[str] | None = None) -> None:
 
 
 def say_error(message: object) -> None:
-    """Print a message on standard error, as one line that begins with the name of the command."""
-    print(visible(f"hybridmem: {message}"), file=sys.stderr, flush=True)
+    """Print a message on standard error that begins with the name of the command; on a terminal it is wrapped."""
+    text = visible(f"hybridmem: {message}")
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, _width(), break_on_hyphens=False, break_long_words=False)
+    print(text, file=sys.stderr, flush=True)
 
 
 def is_terminal() -> bool:
@@ -134,6 +137,11 @@ def paint(text: str, *styles: str) -> str:
     if not styles or not shows_colour():
         return shown
     return f"\x1b[{';'.join(STYLES[style] for style in styles)}m{_MARK}{shown}\x1b[0m{_MARK}"
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal; None where the output is not one."""
+    return _width() if is_terminal() else None
 
 
 def _width() -> int:
