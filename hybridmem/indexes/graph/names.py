@@ -141,7 +141,7 @@ def mentions_in(words: Sequence[str], names: Collection[str], lengths: Mapping[s
 
 _CAPITAL = "".join(letter for letter in map(chr, range(0x530)) if letter.isupper())
 _INSIDE = "of|the|and|de|la|le|van|von|der|den|du|del|di|da|al"
-_RUN = re.compile(rf"(?<![\w'’])[{_CAPITAL}][\w'’-]*(?:(?: (?:{_INSIDE})){{0,2}} [{_CAPITAL}0-9][\w'’-]*)*")
+_RUN = re.compile(rf"[{_CAPITAL}](?<![\w'’].)[\w'’-]*(?:(?: (?:{_INSIDE})){{0,2}} [{_CAPITAL}0-9][\w'’-]*)*")
 _NOT_AT_ENDS = frozenset({"s"}).union(*STOPWORDS.values())
 
 
@@ -152,8 +152,8 @@ def spotted_names(text: str, /) -> list[str]:
     ['tim burton', 'burton', 'ludwig van beethoven']
     """
     found: dict[str, None] = {}
-    for run in _RUN.findall(_plain(text[:_LONGEST_TEXT])):
-        words = words_of(run)
+    for run in dict.fromkeys(_RUN.findall(_plain(text[:_LONGEST_TEXT]))):
+        words = _TOKEN.findall(run.lower()) if run.isascii() else words_of(run)
         while words and words[0] in _NOT_AT_ENDS:
             del words[0]
         while words and words[-1] in _NOT_AT_ENDS:
