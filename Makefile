@@ -4,11 +4,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
 SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
+PROGRAMS := chromium chromium-driver fish zsh
 RIGOUR := tests/fusion tests/core/test_fanout.py
 
 unexport PYTHONDONTWRITEBYTECODE  # keep compiled bytecode: later imports are faster
 
-.PHONY: demo test coverage soak lint types bench quality docs pictures release-check browser clean help
+.PHONY: demo test coverage soak lint types bench quality docs pictures release-check programs clean help
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 16
@@ -16,7 +17,7 @@ help:  ## list these commands
 demo: $(VENV)/.demo  ## set up, install, and show ranked, explained results, offline
 	$(BIN)/python examples/quickstart.py
 
-test: browser $(VENV)/.test $(VENV)/.wheel  ## set up, install the built wheel and run the whole suite
+test: programs $(VENV)/.test $(VENV)/.wheel  ## set up, install the built wheel and run the whole suite
 	$(BIN)/pytest -n 2 --dist loadgroup -q
 
 coverage: $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion and of the fan-out
@@ -47,16 +48,16 @@ docs: $(VENV)/.docs  ## build the docs site into build/site, offline and without
 release-check: $(VENV)/.test  ## build sdist and wheel, check metadata, install in clean environments, run the examples
 	$(BIN)/python .ci/release_check.py
 
-pictures: $(VENV)/.test $(VENV)/.wheel browser  ## make the pictures of the docs (LOCOMO=folder of one conversation)
+pictures: $(VENV)/.test $(VENV)/.wheel programs  ## make the pictures of the docs (LOCOMO=folder of one conversation)
 	$(BIN)/python -m tests.support.pictures docs $(LOCOMO)
 
-browser:  # the inspector and the pictures are tested in a real Chromium
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
-	  || echo "beyond PyPI this installs Chromium and chromedriver with apt-get, when run as root; otherwise nothing"
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
-	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q \
-	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium chromium-driver; } \
-	  || echo "Chromium is not installed and cannot be installed here: the browser tests will fail"
+programs:  # the inspector is tested in a real Chromium, completion in real shells
+	@for program in chromium chromedriver fish zsh; do command -v $$program >/dev/null || missing=1; done; \
+	[ -z "$$missing" ] || echo "beyond PyPI this installs Chromium, chromedriver, fish and zsh with apt-get, when run as root; otherwise nothing"; \
+	[ -z "$$missing" ] \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q >/dev/null \
+	       && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PROGRAMS) >/dev/null; } \
+	  || echo "they cannot be installed here: the browser tests fail and the tests of missing shells are left out"
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), f"Python 3.10+ is needed, this is {sys.version}"'

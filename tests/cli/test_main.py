@@ -239,7 +239,7 @@ def test_a_tuned_recipe_is_written_and_compared(run, tmp_path):
     told = run("tune", "cases.jsonl", "--recipe", "plain.json", "-o", "tuned.json")
     assert "accepted: a held-out gain of +" in told.out
     assert "1 of 13 relevant ids are not in this memory, such as 'gone'" in told.err
-    assert json.loads((tmp_path / "tuned.json").read_text("utf-8"))["depth"] == 100  # as deep as it was measured
+    assert json.loads((tmp_path / "tuned.json").read_text("utf-8"))["depth"] == 50  # as deep as it was measured
     shown = run(
         "eval", "cases.jsonl", "--recipe", "plain.json", "--against", "tuned.json", "--ks", "1,3", "--json", "-"
     ).out
