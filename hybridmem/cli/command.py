@@ -42,6 +42,7 @@ __all__ = [
     "say",
     "say_error",
     "shows_colour",
+    "terminal_width",
     "visible",
     "whole_number",
     "wrap",
@@ -257,8 +258,11 @@ def say(*lines: object, file: IO[str] | None = None) -> None:
 
 
 def say_error(message: object) -> None:
-    """Print a message on standard error, as one line that begins with the name of the command."""
-    print(visible(f"hybridmem: {message}"), file=sys.stderr, flush=True)
+    """Print a message on standard error that begins with the name of the command; on a terminal it is wrapped."""
+    text = visible(f"hybridmem: {message}")
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, _width(), break_on_hyphens=False, break_long_words=False)
+    print(text, file=sys.stderr, flush=True)
 
 
 def is_terminal() -> bool:
@@ -279,6 +283,11 @@ def paint(text: str, *styles: str) -> str:
     if not styles or not shows_colour():
         return shown
     return f"\x1b[{';'.join(STYLES[style] for style in styles)}m{_MARK}{shown}\x1b[0m{_MARK}"
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal; None where the output is not one."""
+    return _width() if is_terminal() else None
 
 
 def _width() -> int:

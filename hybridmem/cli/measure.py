@@ -19,6 +19,7 @@ from hybridmem.cli.command import (
     print_json,
     say,
     say_error,
+    terminal_width,
     whole_number,
     write_json,
     write_text,
@@ -104,7 +105,7 @@ def _eval(args: argparse.Namespace) -> int:
         stages = not args.no_stages
         report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
     if "-" not in (args.json, args.markdown, args.html):
-        say(report)
+        say(report.to_text(width=terminal_width()))
     if args.json:
         write_json(report.to_json(), args.json)
     if args.markdown:
