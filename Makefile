@@ -43,7 +43,7 @@ quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets and write doc
 
 docs: $(VENV)/.docs  ## build the docs site into build/site, offline and without warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; with the search field: python3 -m http.server -d build/site"
 
 release-check: $(VENV)/.test  ## build sdist and wheel, check metadata, install in clean environments, run the examples
 	$(BIN)/python .ci/release_check.py

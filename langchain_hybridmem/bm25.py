@@ -102,8 +102,7 @@ class BM25Retriever(SearchRetriever):
 
     if not TYPE_CHECKING:  # type checkers read the fields above
 
-        def __init__(self, **settings: Any) -> None:
-            """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
+        def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
             vectorizer = settings.pop("vectorizer", None)
             if "docs" in settings:
                 settings["documents"] = settings.pop("docs")

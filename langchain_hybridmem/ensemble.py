@@ -63,8 +63,7 @@ class EnsembleRetriever(ParentRetriever):
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
-        def __init__(self, **settings: Any) -> None:
-            """Refuse what the original accepts and then fails on, with an error that says what is allowed."""
+        def __init__(self, **settings: Any) -> None:  # refuses what the original accepts and then fails on
             _check(settings)
             super().__init__(**settings)
 

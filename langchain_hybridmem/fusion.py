@@ -20,9 +20,16 @@ from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, dri
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout, turns_around
-from hybridmem.retrievers.explainer import Explainer
-from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
+from hybridmem.retrievers.arms import (
+    MEMORY_ARMS,
+    ArmFusion,
+    ArmRequest,
+    Explainer,
+    FusedArms,
+    check_timeout,
+    make_recipe,
+    turns_around,
+)
 from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
 from langchain_hybridmem._conversion import (
     DocumentReader,
@@ -121,8 +128,7 @@ class FusionRetriever(ParentRetriever):
 
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
-        def __init__(self, **settings: Any) -> None:
-            """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
+        def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
             refuse_unknown(type(self), settings)
             setup = _setup({name: settings.get(name) for name in _SETUP})
             with clear_errors():

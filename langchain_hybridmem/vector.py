@@ -97,8 +97,7 @@ class VectorRetriever(SearchRetriever):
 
     else:
 
-        def __init__(self, **settings: Any) -> None:
-            """Check every setting with a ConfigError, before pydantic would wrap it into its own."""
+        def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
             _check_settings(type(self), settings)
             with clear_errors():
                 super().__init__(**settings)

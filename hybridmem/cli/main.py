@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from hybridmem import __version__
+from hybridmem.cli.command import say, say_error
 from hybridmem.cli.measure import MEASURE
-from hybridmem.cli.output import say, say_error
 from hybridmem.cli.read import READ
 from hybridmem.cli.write import WRITE
 from hybridmem.errors import ConfigError, HybridMemError
@@ -39,9 +39,12 @@ examples:
   hybridmem tune cases.jsonl -o recipe.json
   hybridmem inspect
 
-The memory is the file memory.db in the current folder, or the value of --memory or HYBRIDMEM: a file, a folder of
-Markdown notes, or a postgresql:// address. HYBRIDMEM_EMBEDDER is the default of --embedder. Exit codes: 0 success,
-1 error (message on stderr), 2 wrong command, option, value or file, 3 no results or refused, 130 interrupted.
+The memory is the file memory.db in the current folder, or the value of
+--memory or HYBRIDMEM: a file, a folder of Markdown notes, or a postgresql://
+address. HYBRIDMEM_EMBEDDER is the default of --embedder.
+
+Exit codes: 0 success, 1 error (message on stderr), 2 wrong command, option,
+value or file, 3 no results or refused, 130 interrupted.
 """
 
 SHELLS = ("bash", "zsh", "fish")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,8 @@ SHOWN = 3
 """Results that a failure lists."""
 WIDTH = 80
 """Characters of a text that a line shows."""
+_LABEL = 9
+"""The width of the labels of a failure's lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,16 @@ class Failure:
     why: str = ""
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, *, width: int | None = None) -> str:
+        """The failure as lines of text; with a width in characters, they fit it."""
         ranks = ", ".join(f"{name} {'–' if rank is None else f'#{rank}'}" for name, rank in self.ranks.items())
-        lines = [f"✗ {self.case.query}", f"    missing  {_line(self.missing, self.text)}", f"    ranks    {ranks}"]
-        lines += [f"    #{place}       {_line(key, text)}" for place, (key, text) in enumerate(self.instead, start=1)]
-        return "\n".join([*lines, f"    why      {self.why}"] if self.why else lines)
+        rows = [("missing", _line(self.missing, self.text, width)), ("ranks", ranks)]
+        rows += [(f"#{place}", _line(key, text, width)) for place, (key, text) in enumerate(self.instead, start=1)]
+        rows += [("why", self.why)] if self.why else []
+        lines = [_wrapped(f"    {label:<{_LABEL}}{text}", width, indent=4 + _LABEL) for label, text in rows]
+        return "\n".join([_wrapped(f"✗ {self.case.query}", width), *lines])
 
     def to_dict(self) -> dict[str, Any]:
         """The failure as JSON-ready data."""
@@ -110,6 +119,14 @@ class Report:
         return {name: np.array([other == name for other in names]) for name in dict.fromkeys(names) if name}
 
     @cached_property
+    def _shown(self) -> list[Run]:
+        """The runs without those ablations whose figures are the same as those of their system."""
+        same = [
+            run.of in self.values and np.array_equal(self.values[run.name], self.values[run.of]) for run in self.runs
+        ]
+        return [run for run, left in zip(self.runs, same, strict=True) if not left]
+
+    @cached_property
     def _drawn(self) -> NDArray[np.float64]:
         """Bootstrap means of every system and metric under the same draws: (resamples, systems, metrics)."""
         side_by_side = np.concatenate([self.values[run.name] for run in self.runs], axis=1)
@@ -141,22 +158,18 @@ class Report:
         """Sentences: whether each system beats its best arm, and whether each stage improves the ranking."""
         chosen = name or self.metrics[-1]
         arms = [run.name for run in self.runs if run.arm]
-        names = {run.name for run in self.runs}
-        lines, unchanged = [], []
-        for run in self.runs:
-            if run.of in names:
+        lines = []
+        for run in self._shown:
+            if run.of in self.values:
                 gain = self.gain(run.name, chosen, over=run.of)
-                if gain == (0.0, 0.0, 0.0):
-                    unchanged.append(run.name)
-                else:
-                    lines.append(f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {_stage_verdict(gain)}")
+                lines.append(f"{run.name}: {chosen} {_signed(gain)} against {run.of}: {_stage_verdict(gain)}")
             elif arms and not run.arm:
                 best = max(arms, key=lambda arm: self.mean(arm, chosen))
                 gain = self.gain(run.name, chosen, over=best)
                 word = "beats" if gain.low > 0 else "loses to" if gain.high < 0 else "is not clearly different from"
                 lines.append(f"{run.name} {word} its best arm {best}: {chosen} {_signed(gain)}")
-        stages = ", ".join(name.removeprefix("without ") for name in unchanged)
-        return [*lines, f"no change on these cases without {stages}"] if unchanged else lines
+        unchanged = [run.name.removeprefix("without ") for run in self.runs if run not in self._shown]
+        return [*lines, f"no change on these cases without {', '.join(unchanged)}"] if unchanged else lines
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready data."""
@@ -199,14 +212,40 @@ class Report:
         return _written("\n\n".join(blocks[:2]) + "\n\n" + "\n".join(blocks[2:]) + "\n", path)
 
     def __str__(self) -> str:
-        blocks = [_plain(self.rows())]
+        return self.to_text()
+
+    def to_text(self, *, width: int | None = None) -> str:
+        """Tables, verdicts and failed cases as text; with a width in characters, columns that do not fit are left out.
+
+        An ablation with the same figures as its system is named in a verdict and has no row.
+        """
+        rows, left = _fitted(self.rows(), self._optional(), width)
+        blocks = [_plain(rows)]
         if self.categories:
-            blocks.append(_plain(self.category_rows()))
-        if lines := [*self.verdicts(), *self.notes()]:
-            blocks.append("\n".join(lines))
+            table = self.category_rows()
+            fits = width is None or len(_plain(table).partition("\n")[0]) <= width
+            blocks.append(_plain(table if fits else self._by_category()))
+        lines = [*self.verdicts(), *self.notes(), *([f"too wide for this terminal: {', '.join(left)}"] if left else [])]
+        if lines:
+            blocks.append("\n".join(_wrapped(line, width, indent=2) for line in lines))
         if self.failures:
-            blocks.append("\n".join(["failed cases:", *map(str, self.failures)]))
+            failed = [failure.to_text(width=width) for failure in self.failures]
+            blocks.append("\n".join(["failed cases, with what came instead:", *failed]))
         return "\n\n".join(blocks)
+
+    def _optional(self) -> list[str]:
+        """Columns of the main table, those that are left out first at the front."""
+        depths = [name for name in self.metrics if name.startswith("recall@") and name != self.headline()]
+        return [*depths, f"{self.metrics[-1]} against {self.baseline}", "median ms"]
+
+    def _by_category(self) -> list[list[str]]:
+        """The table of categories with a row for each category, without ablations."""
+        chosen, systems = self.headline(), [run.name for run in self.systems()]
+        rows = [
+            [f"{name} ({int(mask.sum())})", *(f"{self.mean(system, chosen, category=name):.3f}" for system in systems)]
+            for name, mask in self.categories.items()
+        ]
+        return [[chosen, *systems], *rows]
 
     def _repr_html_(self) -> str:
         from hybridmem.evaluation.report_html import report_body
@@ -248,7 +287,7 @@ class Report:
         if self.baseline:
             header.insert(-1, f"{self.metrics[-1]} against {self.baseline}")
         rows = [header]
-        for run in self.runs:
+        for run in self._shown:
             row = [run.name, *(f"{self.mean(run.name, name):.3f}" for name in shown)]
             if self.baseline:
                 gain = self.gain(run.name, self.metrics[-1])
@@ -263,7 +302,7 @@ class Report:
         header = [chosen, *(f"{name} ({int(mask.sum())})" for name, mask in self.categories.items())]
         rows = [
             [run.name, *(f"{self.mean(run.name, chosen, category=name):.3f}" for name in self.categories)]
-            for run in self.runs
+            for run in self._shown
         ]
         return [header, *rows]
 
@@ -349,6 +388,27 @@ def _signed(gain: Interval) -> str:
     return f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
 
 
+def _fitted(
+    rows: Sequence[Sequence[str]], optional: Sequence[str], width: int | None
+) -> tuple[list[list[str]], list[str]]:
+    """The rows without as many of the optional columns as needed to fit the width, and the names of those."""
+    table, left = [list(row) for row in rows], list[str]()
+    for name in optional:
+        if width is None or len(_plain(table).partition("\n")[0]) <= width:
+            break
+        if name in table[0]:
+            place = table[0].index(name)
+            table = [row[:place] + row[place + 1 :] for row in table]
+            left.append(name)
+    return table, left
+
+
+def _wrapped(text: str, width: int | None, *, indent: int = 0) -> str:
+    """The text as lines of this width, all but the first indented; as it is without a width."""
+    margin = " " * indent
+    return text if width is None else textwrap.fill(text, width, subsequent_indent=margin, break_on_hyphens=False)
+
+
 def _plain(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to equal width, numbers aligned right."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
@@ -405,7 +465,9 @@ def find_failures(
             explained = explain(case, k)
             ranks.update({arm: _rank([hit.key for hit in hits], missing) for arm, hits in explained.hits.items()})
             why, texts = explained.why_not(missing).removeprefix(f"{missing}: "), dict(explained.texts)
-        ranks[name] = _rank(results, missing)
+        rank = ranks[name] = _rank(results, missing)
+        if why and rank is not None and missing not in explained.dropped:  # a longer list is fused from longer lists
+            why = f"rank {rank} of {len(results)} results, not listed for k={k}"
         if text_of is not None:
             texts |= {key: text_of(key) for key in (missing, *results[:SHOWN]) if key not in texts}
         instead = tuple((key, texts.get(key, "")) for key in results[:SHOWN])
@@ -416,7 +478,8 @@ def _rank(keys: Sequence[str], key: str) -> int | None:
     return keys.index(key) + 1 if key in keys else None
 
 
-def _line(key: str, text: str) -> str:
+def _line(key: str, text: str, width: int | None = None) -> str:
     flat = " ".join(text.split())
-    short = flat if len(flat) <= WIDTH else f"{flat[: WIDTH - 1]}…"
+    most = WIDTH if width is None else max(20, width - len(key) - _LABEL - 6)
+    short = flat if len(flat) <= most else f"{flat[: most - 1]}…"
     return f"{key}  {short}" if short else key

@@ -67,7 +67,7 @@ def report_body(report: Report) -> str:
     if report.categories:
         parts += ["<h2>By category</h2>", _table(report.category_rows())]
     if report.failures:
-        parts += ["<h2>Failed cases</h2>", *map(_failure, report.failures)]
+        parts += ["<h2>Failed cases</h2>", *(_failure(one, first=not n) for n, one in enumerate(report.failures))]
     return f'<div class="hm-report">{"".join(parts)}</div>'
 
 
@@ -84,7 +84,10 @@ def _cells(row: Iterable[str], tag: str) -> str:
 def _intervals(report: Report, name: str) -> str:
     """One horizontal bar per system from 0 to its mean, with its interval."""
     rows = []
+    shown = {row[0] for row in report.rows()[1:]}
     for number, run in enumerate(report.runs):
+        if run.name not in shown:
+            continue
         bounds = report.interval(run.name, name)
         colour = _ABLATION if run.of else _COLOURS[number % len(_COLOURS)]
         low, length = 100 * bounds.low, 100 * (bounds.high - bounds.low)
@@ -125,16 +128,16 @@ def _curves(report: Report) -> str:
     return "".join([*lines, "</svg>", '<div class="hm-legend">', *legend, "</div>"])
 
 
-def _failure(failure: Failure) -> str:
-    """A failed case, closed: its question; open: ranks, the results instead of it, and the reason."""
+def _failure(failure: Failure, *, first: bool) -> str:
+    """A failed case; where it is open: the reason, the ranks, and the results instead of it."""
     ranks = _table(
         [tuple(failure.ranks), tuple("–" if rank is None else f"#{rank}" for rank in failure.ranks.values())]
     )
     items = "".join(f"<li><b>{escape(key)}</b> {escape(text)}</li>" for key, text in failure.instead)
     category = f" <small>({escape(failure.case.category)})</small>" if failure.case.category else ""
-    why = f"<p>{escape(failure.why)}</p>" if failure.why else ""
+    why = f"<p>Why: {escape(failure.why)}</p>" if failure.why else ""
     return (
-        f"<details><summary>{escape(failure.case.query)}{category}</summary>"
+        f"<details{' open' if first else ''}><summary>{escape(failure.case.query)}{category}</summary>"
         f"<p>Missing: <b>{escape(failure.missing)}</b> {escape(failure.text)}</p>{why}{ranks}"
         f"<p>Results instead:</p><ol>{items}</ol></details>"
     )

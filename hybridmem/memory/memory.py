@@ -101,7 +101,7 @@ class HybridMemory(MemoryWriting):
         k1: BM25's term saturation, default 1.2 or the recipe's.
         b: BM25's length normalisation, default 0.75 or the recipe's.
         graph: settings of the graph; True for the default ones, False for none.
-        vectors: "chroma" keeps the vectors in Chroma beside the file; see docs/stores.md.
+        vectors: "chroma" keeps the vectors in Chroma beside the file; see docs/vectors.md.
         clock: a function that returns epoch seconds.
         options: further options of the store, such as `busy_timeout`.
 

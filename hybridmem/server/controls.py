@@ -56,10 +56,15 @@ _RANGES = {
     "time_word": _Range(0, 1, 0.01, "The question asks when, and the text says when."),
     "words": _Range(1, 100, 1, "Texts shorter than this are lowered."),
     "max_per_source": _Range(1, 10, 1, "How many chunks of one source may be returned."),
+    "look_ahead": _Range(1, 5, 1, "Texts are compared among this many times k results."),
     "balance": _Range(0, 1, 0.05, "1 is relevance alone, 0 is variety alone."),
     "top": _Range(1, 100, 1, "How many of the first results take part."),
 }
 _BM25_FLOOR = 20.0
+_FURTHER = frozenset(
+    {"complete", "smooth", "omit_speakers", "depth", "hops", "decay", "seeds", "threads", "fill", "look_ahead"}
+)
+"""Settings that few people change; the page folds them."""
 _FLAGS = {
     "complete": "Each arm also scores what only other arms listed.",
     "smooth": "The last hit of a list counts more than 0.",
@@ -85,6 +90,9 @@ def control_groups(recipe: Fusion, arms: Sequence[str], /) -> list[dict[str, Any
         groups.append(
             {"id": slot.name, "label": slot.name, "help": slot.doc + ".", "on": stage is not None, "controls": controls}
         )
+    for group in groups:
+        for control in group["controls"]:
+            control["further"] = control["path"].removeprefix(f"{group['id']}/") in _FURTHER
     return groups
 
 

@@ -107,7 +107,7 @@ async function search() {
   const answer = await call("search", body);
   if (turn !== latest) return;
   if (answer === null) { $("status").textContent = ""; return; }
-  current = {...answer, id, words: new Set(answer.words)};
+  current = {...answer, id, words: weighed(answer.words, Object.values(answer.texts))};
   if (!changed) baseRanks = {id, of: new Map(answer.results.map(one => [one.key, one.rank]))};
   render();
   if (state.open) explain(state.open, {quiet: true});
@@ -299,7 +299,8 @@ function listen() {
     area.addEventListener("mouseleave", () => emphasise(null));
   }
   columns.addEventListener("focusin", over);
-  columns.addEventListener("scroll", clearWires, true);
+  columns.addEventListener("scroll", () => { clearWires(); requestAnimationFrame(drawFlow); }, true);
+  new ResizeObserver(() => requestAnimationFrame(drawFlow)).observe(columns);
   columns.addEventListener("click", event => { const row = event.target.closest(".row"); if (row) explain(row.dataset.key); });
   columns.addEventListener("keydown", event => { const row = event.target.closest(".row"); if (row) arrows(event, row); });
   addEventListener("resize", () => { clearWires(); if (current) render(); });

@@ -114,8 +114,11 @@ class Actions:
         wide = None
         if key in explained.dropped and explained.receipts:
             depth = query.recipe.depth_for(query.k)  # the same lists from the arms, so that the score is the same
-            longer = self.source.explain(query._replace(k=depth, recipe=replace(query.recipe, depth=depth)))
-            wide = next((one for one in _results(longer) if one["key"] == key), None)
+            candidates = len(explained.receipts) + len(explained.dropped)
+            for k in (depth, candidates):  # a recipe can rank more than the arms were asked for
+                if wide is None and k >= query.k:
+                    longer = self.source.explain(query._replace(k=k, recipe=replace(query.recipe, depth=depth)))
+                    wide = next((one for one in _results(longer) if one["key"] == key), None)
         return {"wide": wide, "last": _finite(explained.receipts[-1].score) if explained.receipts else None}
 
     def cases(self, request: Mapping[str, Any]) -> dict[str, Any]:

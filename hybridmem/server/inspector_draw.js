@@ -4,7 +4,9 @@
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 10;
-const PASSAGE = 36, LEAD = 8;
+const WORD = /[\p{L}\p{N}_]+/gu, SPEAKER = /^\p{L}[^:\n]{0,23}: /u;
+const ARM_PASSAGE = {width: 36, lead: 8}, FUSED_PASSAGE = {width: 60, lead: 16};
+const COMMON = 0.25; /* a query word below this weight is in most of the listed texts */
 const colours = new Map();
 
 /* --- small helpers */
@@ -39,27 +41,46 @@ const decimals = scores => {
 };
 const signed = number => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(3);
 
+/* The weight of each query word: 1 if one of the texts has it, near 0 if all have it, such as the name of a speaker. */
+function weighed(words, texts) {
+  const counts = new Map(words.map(word => [word, 0]));
+  for (const text of texts)
+    for (const word of new Set(text.toLowerCase().match(WORD))) if (counts.has(word)) counts.set(word, counts.get(word) + 1);
+  const whole = Math.log(texts.length + 1);
+  const weights = [...counts].map(([word, count]) => [word, 1 - Math.log(Math.max(1, count)) / whole]);
+  return new Map(weights.some(pair => pair[1] >= COMMON) ? weights : words.map(word => [word, 1]));
+}
+
 function highlighted(text, words) {
   const parts = [];
   let last = 0;
-  for (const match of text.matchAll(/[\p{L}\p{N}_]+/gu)) {
-    if (!words.has(match[0].toLowerCase())) continue;
-    parts.push(text.slice(last, match.index), make("mark", {text: match[0]}));
+  for (const match of text.matchAll(WORD)) {
+    const weight = words.get(match[0].toLowerCase());
+    if (weight === undefined) continue;
+    parts.push(text.slice(last, match.index), make("mark", {class: weight < COMMON ? "common" : "", text: match[0]}));
     last = match.index + match[0].length;
   }
   return [...parts, text.slice(last)];
 }
 
-/* The text from the place where most different query words are near, so that a narrow column shows them. */
-function passage(text, words) {
-  const found = [...text.matchAll(/[\p{L}\p{N}_]+/gu)].filter(match => words.has(match[0].toLowerCase()));
+/* The text from the place where the query words with the most weight are near each other, so that they are visible. */
+function passage(text, words, {width, lead}) {
+  const found = [...text.matchAll(WORD)].map(match => ({at: match.index, word: match[0].toLowerCase()})).filter(one => words.has(one.word));
   let best = 0, most = 0;
-  for (const match of found) {
-    const near = new Set(found.filter(one => one.index >= match.index && one.index < match.index + PASSAGE).map(one => one[0].toLowerCase()));
-    if (near.size > most) { most = near.size; best = match.index; }
-  }
-  const from = text.indexOf(" ", Math.min(best - LEAD, text.length - PASSAGE));
-  return best < PASSAGE / 2 || from >= best || from < LEAD ? text : "…" + text.slice(from + 1);
+  found.forEach((one, n) => {
+    const near = new Set();
+    for (let i = n; i < found.length && found[i].at < one.at + width; i++) near.add(found[i].word);
+    const weight = sum([...near].map(word => words.get(word)));
+    if (weight > most + 1e-9) { most = weight; best = one.at; }
+  });
+  const from = text.indexOf(" ", Math.min(best - lead, text.length - width));
+  return best < width / 2 || from >= best || from < lead ? text : "…" + text.slice(from + 1);
+}
+
+/* A passage for the fused list: who says it stays in front. */
+function excerpt(text, words) {
+  const speaker = (SPEAKER.exec(text) || [""])[0];
+  return speaker + passage(text.slice(speaker.length), words, FUSED_PASSAGE);
 }
 
 /* --- drawing the columns */
@@ -81,9 +102,13 @@ function render() {
   const focused = columns.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
   const column = focused ? [...columns.children].indexOf(focused.closest(".column")) : -1;
   columns.classList.toggle("many", current.arms.length > 3);
-  columns.replaceChildren(...current.arms.map(arm => armColumn(arm, places)), fusedColumn());
+  const flow = document.createElementNS(SVG, "svg");
+  flow.id = "flow";
+  flow.setAttribute("aria-hidden", "true");
+  columns.replaceChildren(flow, ...current.arms.map(arm => armColumn(arm, places)), fusedColumn());
   columns.style.setProperty("--arms", current.arms.length);
   columns.querySelectorAll(".rows").forEach((list, n) => { list.scrollTop = scrolled[n] || 0; });
+  drawFlow();
   glide(before);
   if (focused) focusRow(columns.children[column], focused.dataset.key);
   markOpen();
@@ -123,7 +148,7 @@ function armRow(arm, hit, rank, place, digits) {
   const outcome = place ? `result ${place}` : `not a result: ${hit.reason || "ranked lower"}`;
   const row = make("button", {type: "button", class: "row" + (place ? "" : " lost") + (gold()[hit.key] ? " gold" : ""),
     "data-key": hit.key, "aria-label": `${arm} ${rank}, score ${precise(hit.score)}, ${outcome}: ${text}`},
-    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(passage(text, current.words), current.words)),
+    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(passage(text, current.words, ARM_PASSAGE), current.words)),
     make("span", {class: "number", text: hit.score === null ? "" : hit.score.toFixed(digits)}),
     make("span", {class: "place", text: place ? place : "–"}));
   return make("li", {}, row);
@@ -153,7 +178,7 @@ function fusedRow(one, most) {
   const said = one.parts.map(part => `${part[0]}: ${part[2]}`).join("; ");
   return make("button", {type: "button", class: "row" + (gold()[one.key] ? " gold" : ""), "data-key": one.key,
     "aria-label": `Result ${one.rank}, score ${precise(one.score)}${moved.say}: ${text}. ${said}`},
-    make("span", {class: "rank", text: one.rank}), make("span", {class: "text"}, ...highlighted(text, current.words)),
+    make("span", {class: "rank", text: one.rank}), make("span", {class: "text"}, ...highlighted(excerpt(text, current.words), current.words)),
     make("span", {class: "number"}, one.score === null ? "" : one.score.toFixed(3), make("span", {class: "move " + moved.kind, text: moved.text})),
     bar(one.parts, most));
 }
@@ -215,7 +240,7 @@ const keys = () => make("p", {class: "keys"}, ...[["/", "ask"], ["↑ ↓ ← �
 /* --- why (not) */
 
 function drawDetail(answer) {
-  const words = current ? current.words : new Set(), result = answer.result;
+  const words = current ? current.words : new Map(), result = answer.result;
   const head = make("header", {"data-overlay": true}, make("span", {class: "verdict" + (result ? " in" : ""), text: result ? `result ${result.rank}` : "not in the results"}),
     make("span", {class: "key", text: answer.key}), make("button", {type: "button", class: "icon", "aria-label": "Close", text: "×", onclick: () => closeDetail()}));
   const left = make("div"), right = make("div");
@@ -275,12 +300,20 @@ function drawGroups(groups) {
   $("reset").disabled = number === 0 && state.base === null;
 }
 
+const unfolded = new Set();
+
 function groupBox(group) {
   const box = make("fieldset", {class: "group" + (group.on === false ? " off" : ""), id: "group-" + group.id});
   const title = make("legend");
   if (group.on === undefined) title.textContent = group.label;
   else title.append(make("label", {}, make("input", {type: "checkbox", "data-path": group.id, checked: group.on, onchange: event => change(group.id, event.target.checked)}), make("span", {text: group.label})));
-  box.append(title, make("p", {class: "help", text: group.help}), ...group.controls.map(controlBox));
+  const further = group.controls.filter(one => one.further);
+  box.append(title, make("p", {class: "help", text: group.help}), ...group.controls.filter(one => !one.further).map(controlBox));
+  if (further.length) {
+    const open = unfolded.has(group.id) || further.some(one => one.path in state.changes);
+    box.append(make("details", {class: "further", open, ontoggle: event => unfolded[event.target.open ? "add" : "delete"](group.id)},
+      make("summary", {text: further.map(one => one.label).join(", ")}), ...further.map(controlBox)));
+  }
   return box;
 }
 
@@ -378,17 +411,46 @@ function point(key) {
   }
 }
 
+/* A line per result from each list to the next one that has it, behind the columns; rows out of view have none. */
+function drawFlow() {
+  const flow = $("flow");
+  if (!flow || !current || getComputedStyle(flow).display === "none") return;
+  const origin = $("columns").getBoundingClientRect();
+  const columns = [...document.querySelectorAll(".column")].map(column => {
+    const list = column.querySelector(".rows"), view = list && list.getBoundingClientRect(), heights = new Map();
+    for (const row of list ? list.querySelectorAll(".row:not(.lost)") : []) {
+      const box = row.getBoundingClientRect(), y = (box.top + box.bottom) / 2;
+      if (y > view.top && y < view.bottom) heights.set(row.dataset.key, y - origin.top);
+    }
+    const box = column.getBoundingClientRect();
+    return {arm: column.dataset.arm, left: box.left - origin.left, right: box.right - origin.left, heights};
+  });
+  flow.replaceChildren(...current.results.flatMap((one, n) => {
+    const stops = columns.filter(column => column.heights.has(one.key));
+    return stops.slice(1).map((next, i) => {
+      const line = curve(stops[i].right, stops[i].heights.get(one.key), next.left, next.heights.get(one.key), stops[i].arm);
+      line.style.opacity = Math.max(0.3, 0.85 - 0.08 * n);
+      return line;
+    });
+  }));
+}
+
 /* The middle of a row, kept inside the visible part of its list. */
 function inList(row) {
   const box = row.getBoundingClientRect(), list = row.closest(".rows").getBoundingClientRect();
   return {left: box.left + 3, right: box.right - 3, y: Math.max(list.top + 4, Math.min(list.bottom - 4, (box.top + box.bottom) / 2))};
 }
 
-function wire(x1, y1, x2, y2, arm) {
+function curve(x1, y1, x2, y2, arm) {
   const bend = Math.max(14, (x2 - x1) / 2);
   const path = document.createElementNS(SVG, "path");
   path.setAttribute("d", `M${x1} ${y1}C${x1 + bend} ${y1},${x2 - bend} ${y2},${x2} ${y2}`);
   path.style.stroke = `var(--c${(colours.get(arm) || 0) % COLOURS})`;
+  return path;
+}
+
+function wire(x1, y1, x2, y2, arm) {
+  const path = curve(x1, y1, x2, y2, arm);
   $("wires").append(path);
   for (const [x, y] of [[x1, y1], [x2, y2]]) {
     const dot = document.createElementNS(SVG, "circle");

@@ -17,7 +17,7 @@ from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
+from hybridmem.retrievers.arms import Explainer, SupportsExplainer
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["K", "MemorySource", "Query", "RetrieverSource", "Source", "matching_words", "source_of"]
@@ -33,6 +33,8 @@ TIED = 200
 """How many memories of one moment are ordered by their place in the log."""
 _WORD = re.compile(r"\w+")
 _QUESTION = re.compile(r"[^.?!\n:]*\?")
+_OPEN = re.compile(r"(what|when|where|which|who|why|how)\b", re.IGNORECASE)
+"""Questions that ask for more than yes or no."""
 _ANALYZER = Analyzer()
 
 
@@ -261,7 +263,8 @@ def example_questions(memories: Sequence[Memory], /) -> list[str]:
     ['Where does Pixel sleep?', 'Sleep']
     """
     asked = (match.strip() for memory in memories for match in _QUESTION.findall(memory.text))
-    questions = [text for text in asked if 4 <= len(text.split()) <= 14]  # noqa: PLR2004
+    complete = [text for text in asked if 4 <= len(text.split()) <= 14]  # noqa: PLR2004
+    questions = [text for text in complete if _OPEN.match(text) and len(set(_ANALYZER(text))) > 1] or complete
     titles = [memory.title for memory in memories if memory.title]
     openings = [" ".join(memory.text.split()[:6]) for memory in memories]
     several = dict.fromkeys([*_spread(questions), *_spread(titles)])

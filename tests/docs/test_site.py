@@ -1,5 +1,6 @@
 """The docs site: it builds without warnings and offline, and its reference has an entry for every public name."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridmem import HybridMemory
 from hybridmem.fusion.recipe import SLOTS
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,11 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp
         loaded = re.findall(r'<(?:script|img|iframe)[^>]+src="(https?:[^"]+)"', text)
         loaded += re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(https?:[^"]+)"', text)
         assert loaded == [], page
+    reference = (tmp_path / "site" / "reference" / "hybridmem.html").read_text("utf-8")
+    assert "<blockquote>" not in reference  # the examples of docstrings are code
+    named = set(re.findall(r'id="hybridmem\.HybridMemory\.(\w+)"', reference))
+    public = {name for name, value in inspect.getmembers(HybridMemory) if not name.startswith("_") and callable(value)}
+    assert {name for name in public if name[0] != "a" or name[1:] not in public} <= named  # all but async twins
 
 
 def test_every_page_is_in_the_navigation():

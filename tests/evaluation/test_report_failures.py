@@ -5,6 +5,7 @@ import pytest
 from hybridmem import HybridMemory
 from hybridmem.evaluation.evaluate import Case, evaluate
 from hybridmem.evaluation.report import find_failures
+from hybridmem.fusion.explain import Explanation
 from langchain_hybridmem import BM25Retriever, FusionRetriever
 
 
@@ -52,7 +53,8 @@ def test_the_html_report_is_one_safe_page(memory, tmp_path):
     page = report.to_html(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text("utf-8") == page
     assert page.count("<svg") == 1
-    assert page.count('class="bar"') == len(report.runs)
+    assert page.count('class="bar"') == len(report.rows()) - 1
+    assert page.count("<details open>") == 1  # the first failed case is open
     bar = f'<i style="width:{100 * report.mean("fused", report.metrics[-1]):.2f}%'
     assert bar in page
     assert "&lt;i&gt;tea&lt;/i&gt;" in page
@@ -70,3 +72,32 @@ def test_a_retriever_explains_its_failures():
     (failure,) = report.failures
     assert failure.ranks == {"bm25": 2, "FusionRetriever": None}
     assert "rank 2, and only k=1 results are returned" in failure.why
+
+
+def test_an_ablation_without_any_difference_is_named_and_has_no_row(memory):
+    report = evaluate(memory, [Case("coffee", {"coffee": 1.0})])
+    unchanged = [run.name for run in report.runs if run.of]
+    assert len(unchanged) > 3
+    assert [row[0] for row in report.rows()[1:]] == [run.name for run in report.systems()]
+    assert str(report).count("without") == 1
+    assert all(name.removeprefix("without ") in report.verdicts()[-1] for name in unchanged)
+    assert set(report.to_dict()["systems"]) == {run.name for run in report.runs}
+
+
+def test_the_table_fits_the_width_of_a_terminal(memory):
+    cases = [Case("Is there tea?", {"coffee": 1.0}, name) for name in ("drinks", "other things", "more", "and more")]
+    report = evaluate(memory, cases, failures=2)
+    wide, narrow = report.to_text(), report.to_text(width=60)
+    assert wide == str(report)
+    assert max(map(len, wide.splitlines())) > 80 >= 60 >= max(map(len, narrow.splitlines()))
+    assert "recall@10" in narrow
+    assert "too wide for this terminal: recall@1, recall@3" in narrow
+    assert "other things (1)" in narrow
+
+
+def test_a_result_of_a_longer_list_is_not_called_unlisted():
+    explained = Explanation("q", arms={"bm25": "no hits"}, texts={})
+    (failure,) = find_failures(
+        [Case("q", {"c": 1.0})], [["a", "b", "c"]], {}, name="fused", k=2, limit=1, explain=lambda *_: explained
+    )
+    assert failure.why == "rank 3 of 3 results, not listed for k=2"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import time
 from urllib.parse import quote
 
@@ -328,11 +329,52 @@ def test_the_arms_are_side_by_side_from_900_px_on(driver, inspector, width):
 
 def test_a_long_text_is_shown_from_where_its_query_words_are(driver, inspector):
     page = Page(driver, inspector)
-    shown = "return passage(arguments[0], new Set(['blue', 'sofa']))"
+    shown = "return passage(arguments[0], new Map([['blue', 1], ['sofa', 1]]), ARM_PASSAGE)"
     long = "Ana: Hello Ben, how was your holiday in the north? My cat sleeps on the blue sofa of my aunt now and purrs."
     assert page.run(shown, long) == "…on the blue sofa of my aunt now and purrs."
     assert page.run(shown, "The blue sofa. " + long).startswith("The blue sofa.")
     assert page.run(shown, "She sleeps on the sofa") == "She sleeps on the sofa"  # a short text is whole
+    kept = page.run("return excerpt(arguments[0], new Map([['aunt', 1]]))", long)
+    assert kept == "Ana: …My cat sleeps on the blue sofa of my aunt now and purrs."  # who says it stays
+
+
+def test_a_word_of_most_texts_is_highlighted_less_and_does_not_choose_the_passage(driver, inspector):
+    page = Page(driver, inspector)
+    texts = [f"Ana: turn {n}" for n in range(9)] + ["Ana: Once there was nothing to say here, but Ana saw a heron"]
+    weights = page.run("return Object.fromEntries(weighed(['ana', 'heron'], arguments[0]))", texts)
+    assert weights["heron"] == 1
+    assert weights["ana"] == pytest.approx(1 - math.log(10) / math.log(11))
+    assert page.run("return Object.fromEntries(weighed(['ana'], arguments[0]))", texts) == {"ana": 1}  # the only word
+    marks = page.run(
+        "const box = make('p', {}, ...highlighted(arguments[0][9], weighed(['ana', 'heron'], arguments[0])));"
+        "return [...box.querySelectorAll('mark')].map(mark => [mark.textContent, mark.className])",
+        texts,
+    )
+    assert marks == [["Ana", "common"], ["Ana", "common"], ["heron", ""]]
+
+
+def test_a_line_leads_from_list_to_list_for_every_result(driver, inspector):
+    page = Page(driver, inspector, state=state(q="cat sofa exports", k="4"))
+    listed = page.run(
+        "return [...document.querySelectorAll('#fused .row')].map(row => "
+        "document.querySelectorAll(`.row[data-key=${row.dataset.key}]`).length)"
+    )
+    assert len(listed) == 4
+    assert len(page.all("#flow path")) == sum(listed) - 4 > 0
+    resize(driver, 390, 844)
+    page.until(lambda: not page.one("#flow").is_displayed())
+
+
+def test_settings_that_few_people_change_are_folded(driver, inspector):
+    page = Page(driver, inspector)
+    assert page.one("[data-path='weights/bm25']").is_displayed()
+    assert not page.one("[data-path=depth]").is_displayed()
+    summary = page.one("#group-merge summary")
+    assert summary.text == "complete, smooth, omit speakers, depth"
+    summary.click()
+    page.until(lambda: page.one("[data-path=depth]").is_displayed())
+    changed = Page(driver, inspector, state=state(q="cat", changes={"depth": 20}))
+    changed.until(lambda: changed.one("[data-path=depth]").is_displayed())
 
 
 # --- why, and why not
