@@ -33,6 +33,7 @@ from hybridmem.indexes.graph.names import (
     words_of,
 )
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
+from hybridmem.stores.postgres.search.engines import RunStatement
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.conversation import ASKS
@@ -41,7 +42,6 @@ __all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "names_read", "n
 
 MOST = 50_000
 """The most nodes that are fetched."""
-Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 2
 """The column of an entry's id in `thread_neighbours`."""
@@ -208,7 +208,7 @@ class ServerGraph:
         self,
         namespace: str,
         settings: GraphSettings,
-        run: Run,
+        run: RunStatement,
         /,
         *,
         items: Callable[[Sequence[str]], list[Any]],
@@ -298,7 +298,7 @@ _FREQUENCIES = (
 
 
 def names_read(
-    namespace: str, run: Run, query: str, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
+    namespace: str, run: RunStatement, query: str, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
 ) -> NamesRead:
     """The names in a query and in the texts of these memories."""
     texts = {id_: (text, named) for id_, text, named in run(SQL(_TEXTS, (namespace, list(ids))))}
@@ -323,7 +323,7 @@ def names_read(
     )
 
 
-def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
+def _names(namespace: str, run: RunStatement, words: Sequence[str]) -> Names:
     """The names and labels whose longest word is one of these, and the names that the labels point to."""
     own: dict[str, dict[str, None]] = {}
     labels: dict[str, list[tuple[str, str]]] = {}
@@ -338,7 +338,7 @@ def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
     return names
 
 
-def _information(namespace: str, run: Run, names: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
+def _information(namespace: str, run: RunStatement, names: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
     """The IDF of the rarest term of each name."""
     terms = {name: analyzer(name) for name in names}
     wanted = sorted({term for some in terms.values() for term in some})

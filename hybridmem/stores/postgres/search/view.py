@@ -22,7 +22,7 @@ from hybridmem.indexes.bm25.documents import query_terms
 from hybridmem.indexes.candidates import SAMPLE, NamesRead, baseline_of, candidates
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
-from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
+from hybridmem.stores.postgres.search.engines import Rows, RunStatement, Searcher
 from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, names_read
 from hybridmem.stores.postgres.search.pool import (
     FIRST_FIELD,
@@ -82,7 +82,7 @@ class PostgresView:
         self,
         namespace: str,
         settings: IndexSettings,
-        run: Run,
+        run: RunStatement,
         /,
         *,
         run_both: Callable[[SQL, SQL], tuple[Rows, Rows]],
