@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks.quality.sets import TUNED_ON, Part, load_part
 from hybridmem.evaluation.recording import curve_recorder, memory_curve
-from hybridmem.evaluation.tuning.search import Search
-from hybridmem.evaluation.tuning.tune import CURVES, DEPTH, tune
+from hybridmem.evaluation.tuning.tune import CURVES, DEPTH, Search, tune
 from hybridmem.fusion.recipe import RECIPES
 
 ROUNDS = 3

@@ -57,7 +57,7 @@ IdKey = str | Callable[[Document], Hashable] | None
 if TYPE_CHECKING:
     from hybridmem.indexes.graph.index import GraphSettings
     from hybridmem.memory.memory import HybridMemory
-    from hybridmem.retrievers.options import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
+    from hybridmem.retrievers.arms import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
 
     FilterOption = Mapping[str, Any] | Callable[[Document], bool]
     ClockOption = Callable[[], float]

@@ -20,9 +20,16 @@ from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, dri
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, check_timeout, turns_around
-from hybridmem.retrievers.explainer import Explainer
-from hybridmem.retrievers.options import MEMORY_ARMS, make_recipe
+from hybridmem.retrievers.arms import (
+    MEMORY_ARMS,
+    ArmFusion,
+    ArmRequest,
+    Explainer,
+    FusedArms,
+    check_timeout,
+    make_recipe,
+    turns_around,
+)
 from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
 from langchain_hybridmem._conversion import (
     DocumentReader,

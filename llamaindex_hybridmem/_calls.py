@@ -16,8 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from hybridmem.core import validation
 from hybridmem.core.fanout import Steps, adrive, drive, in_thread
 from hybridmem.errors import ConfigError
-from hybridmem.retrievers.arms import memory_hits
-from hybridmem.retrievers.options import TimeOption
+from hybridmem.retrievers.arms import TimeOption, memory_hits
 from llamaindex_hybridmem._conversion import scored_nodes, to_node
 from llamaindex_hybridmem._settings import Filters, Settings, refuse_call
 from llamaindex_hybridmem.tools import CleanRetrieverTool, retriever_tool

@@ -18,7 +18,7 @@ from llamaindex_hybridmem._vectorstores import to_filter
 if TYPE_CHECKING:
     from hybridmem.embedding.sources import EmbeddingOption
     from hybridmem.indexes.graph.index import GraphSettings
-    from hybridmem.retrievers.options import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
+    from hybridmem.retrievers.arms import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
 
 __all__ = [
     "BM25DefaultsSettings",

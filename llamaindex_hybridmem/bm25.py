@@ -19,6 +19,7 @@ from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.errors import ConfigError, CorruptStoreError
+from hybridmem.retrievers.arms import TimeOption
 from hybridmem.retrievers.lexical import (
     LexicalCorpus,
     LexicalHit,
@@ -28,7 +29,6 @@ from hybridmem.retrievers.lexical import (
     pattern_terms,
 )
 from hybridmem.retrievers.lexical_file import LexicalFile
-from hybridmem.retrievers.options import TimeOption
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of

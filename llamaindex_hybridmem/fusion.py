@@ -19,16 +19,20 @@ from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, dri
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.retrievers.arms import ArmFusion, ArmRequest, FusedArms, Timeout, turns_around
-from hybridmem.retrievers.explainer import Explainer
-from hybridmem.retrievers.options import (
+from hybridmem.retrievers.arms import (
     MEMORY_ARMS,
+    ArmFusion,
+    ArmRequest,
     DedupOption,
+    Explainer,
+    FusedArms,
     GateOption,
     HalfLifeOption,
     RecipeOption,
     TimeOption,
+    Timeout,
     make_recipe,
+    turns_around,
 )
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
@@ -56,7 +60,7 @@ class FusionRetriever(SearchRetriever):
     retrievers: a list, or a dict of named ones (an index's `as_retriever()`, ours, any `BaseRetriever`).
     retriever_weights: one for each, or a dict by name; an arm of weight 0 is not asked.
     mode: "rrf" (with c = 60), "relative", "distribution" or "convex". recipe: a name, a file, or a `Fusion`.
-    gate, dedup, half_life: see `hybridmem.retrievers.options.make_recipe`. filters: `MetadataFilters` or hybridmem's
+    gate, dedup, half_life: see `hybridmem.retrievers.arms.make_recipe`. filters: `MetadataFilters` or hybridmem's
     filter. on_error: "raise", or "skip" to go on without an arm that fails or takes longer than `timeout` seconds
     (one number for all, or a dict by name).
 

@@ -24,7 +24,7 @@ from hybridmem.core.types import Direction, Edge
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import explain_paths
 from hybridmem.indexes.graph.index import GraphSettings
-from hybridmem.retrievers.arms import ArmHits
+from hybridmem.retrievers.arms import ArmHits, TimeOption
 from hybridmem.retrievers.graph import (
     TITLE_KEYS,
     GraphCorpus,
@@ -41,7 +41,6 @@ from hybridmem.retrievers.graph import (
     seed_scores,
 )
 from hybridmem.retrievers.metadata_edges import values_in
-from hybridmem.retrievers.options import TimeOption
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
 from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node

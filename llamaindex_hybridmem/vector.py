@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
-from hybridmem.retrievers.options import TimeOption
+from hybridmem.retrievers.arms import TimeOption
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, open_corpus, search_deeper
 from llamaindex_hybridmem._arms import check_of, overrides
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes

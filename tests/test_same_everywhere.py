@@ -15,7 +15,7 @@ from hybridmem.core.types import ArmList, Memory
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Conflicts, Diversity, HalfLife, Pack, QualityGate, SourceDedup
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.options import make_recipe
+from hybridmem.retrievers.arms import make_recipe
 from tests.support.items import READER, Row
 from tests.support.llama_fakes import Fixed, scored
 

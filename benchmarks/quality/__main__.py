@@ -11,9 +11,8 @@ from typing import Any
 from benchmarks.quality.page import OURS, TUNED, Figures, Refusal, write_page
 from benchmarks.quality.peers import langchain_systems, llamaindex_systems
 from benchmarks.quality.sets import EvaluationSet, Part, load_sets
-from hybridmem.evaluation.calibration import calibrate
 from hybridmem.evaluation.cases import Case
-from hybridmem.evaluation.evaluate import System, evaluate
+from hybridmem.evaluation.evaluate import System, calibrate, evaluate
 from hybridmem.evaluation.recording import memory_recorder, memory_systems, replay, variants
 from hybridmem.evaluation.report import Report, Run
 from hybridmem.evaluation.tuning.tune import DEPTH, Tuning, tune

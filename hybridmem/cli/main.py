@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from hybridmem import __version__
+from hybridmem.cli.command import say, say_error
 from hybridmem.cli.measure import MEASURE
-from hybridmem.cli.output import say, say_error
 from hybridmem.cli.read import READ
 from hybridmem.cli.write import WRITE
 from hybridmem.errors import ConfigError, HybridMemError

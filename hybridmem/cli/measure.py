@@ -11,8 +11,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridmem.cli.command import NOTHING, Command, open_memory, whole_number
-from hybridmem.cli.output import Progress, print_json, say, say_error, terminal_width, write_json, write_text
+from hybridmem.cli.command import (
+    NOTHING,
+    Command,
+    Progress,
+    open_memory,
+    print_json,
+    say,
+    say_error,
+    terminal_width,
+    whole_number,
+    write_json,
+    write_text,
+)
 from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.evaluation.evaluate import Case, System, evaluate, load_cases, load_questions
@@ -177,7 +188,7 @@ def _calibrate_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from hybridmem.evaluation.calibration import calibrate
+    from hybridmem.evaluation.evaluate import calibrate
 
     answerable = _read_questions(args.questions, answerable=True)
     unanswerable = _read_questions(args.off_topic) if args.off_topic else []

@@ -12,12 +12,23 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hybridmem.cli.command import NOTHING, Command, open_memory, read_json, whole_number
-from hybridmem.cli.output import clip, is_terminal, paint, print_json, say, wrap
+from hybridmem.cli.command import (
+    NOTHING,
+    Command,
+    clip,
+    is_terminal,
+    open_memory,
+    paint,
+    print_json,
+    read_json,
+    say,
+    whole_number,
+    wrap,
+)
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
+from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
-from hybridmem.memory.upkeep import recorded
 
 __all__ = ["READ"]
 

@@ -13,8 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hybridmem.cli.command import NOTHING, Command, exists, load_embedder, no_options, open_memory, read_json
-from hybridmem.cli.output import Progress, json_line, one_line, print_json, say
+from hybridmem.cli.command import (
+    NOTHING,
+    Command,
+    Progress,
+    exists,
+    json_line,
+    load_embedder,
+    no_options,
+    one_line,
+    open_memory,
+    print_json,
+    read_json,
+    say,
+)
 from hybridmem.core.inputs import as_memory
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError

@@ -18,7 +18,7 @@ from hybridmem.fusion.stages.base import Context, Pool
 from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import listed, pool_of
-from hybridmem.retrievers.explainer import Explainer
+from hybridmem.retrievers.arms import Explainer
 
 __all__ = [
     "Curve",

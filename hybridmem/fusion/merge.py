@@ -28,7 +28,6 @@ __all__ = [
     "ArmVotes",
     "PoolVotes",
     "completed",
-    "first_places",
     "merge",
     "merge_pool",
     "normalise_weights",
@@ -84,14 +83,36 @@ def merge(
     their lists instead, as in LangChain's EnsembleRetriever. Sums of more than two shares use `math.fsum`, so the
     order of the lists cannot change a score.
     """
-    maps = [first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    totals = dict.fromkeys(_by_best_rank(columns, sorting=not by_list), 0.0)
-    if len(maps) > 2:  # noqa: PLR2004
+    totals: dict[Any, float] = dict.fromkeys(_by_best_rank(columns, by_list=by_list), 0.0)
+    totals.pop(None, None)
+    pairs = [_first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
+    if len(pairs) > 2:  # noqa: PLR2004
+        maps = list(map(dict, pairs))
         return {key: math.fsum([m[key] for m in maps if key in m]) for key in totals}
-    for places in maps:
-        for key, share in places.items():
+    totals.update(pairs[0] if pairs else ())
+    for pair in pairs[1:]:
+        for key, share in pair:
             totals[key] += share
     return totals
+
+
+def _by_best_rank(columns: Sequence[Sequence[str]], *, by_list: bool) -> Iterable[str | None]:
+    """Keys by their rank in any list, then by list or by key; some are repeated, None stands for the end of a list."""
+    if not by_list:
+        levels = ([key for key in level if key is not None] for level in zip_longest(*columns))
+        return chain.from_iterable(map(sorted, levels))
+    width = len(columns)
+    keys: list[str | None] = [None] * (width * max(map(len, columns), default=0))
+    for i, column in enumerate(columns):
+        keys[i : width * len(column) : width] = column
+    return keys
+
+
+def _first_places(keys: Sequence[str], values: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    """Each key with the value at its first (best) rank."""
+    if len(set(keys)) == len(keys):
+        return zip(keys, values, strict=True)
+    return dict(zip(reversed(keys), reversed(values), strict=True)).items()
 
 
 def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
@@ -104,23 +125,6 @@ def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
         return votes
     more = sorted([(-known[key], key) for key in candidates.keys() - keys if known.get(key)])
     return ArmVotes(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
-
-
-def first_places(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Each key with the value at its first (best) rank."""
-    return dict(zip(reversed(keys), reversed(values), strict=True))
-
-
-def _by_best_rank(columns: Sequence[Sequence[str]], *, sorting: bool) -> Iterable[str]:
-    """Keys by their rank in any list, then by key, or without sorting in the order of the lists; some repeated."""
-    shared = min(map(len, columns), default=0)
-    levels: Iterable[Sequence[str]] = zip(*columns)  # noqa: B905  the rest of the longer lists follows
-    rest: Iterable[Sequence[str]] = (
-        [key for key in level if key is not None] for level in zip_longest(*[column[shared:] for column in columns])
-    )
-    if sorting:
-        levels, rest = map(sorted, levels), map(sorted, rest)
-    return chain.from_iterable(chain(levels, rest))
 
 
 @lru_cache(maxsize=512)

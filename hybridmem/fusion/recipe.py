@@ -31,7 +31,7 @@ from hybridmem.fusion.merge import (
     score_shares,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name, take
+from hybridmem.fusion.stages.base import Context, Pool, Stage, pick, stage_name, take
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
 from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence, Spread
@@ -294,7 +294,7 @@ class Fusion:
         if len(totals) < len(items):
             totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
-        return Ranking(order, list(map(items.__getitem__, order)), list(map(totals.__getitem__, order)))
+        return Ranking(order, pick(items, order), pick(totals, order))
 
     def _merge_pool(self, listed: Sequence[ArmList], lists: Sequence[ArmList], context: Context, pool: Pool) -> Ranking:
         """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""

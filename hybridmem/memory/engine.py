@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, in_thread, run, run_one
@@ -25,25 +26,32 @@ from hybridmem.core.protocols import (
 )
 from hybridmem.core.types import ArmList, Direction, Hits, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
-from hybridmem.errors import EmbeddingError
+from hybridmem.errors import EmbeddingError, StoreError
 from hybridmem.fusion.explain import Explanation, Trace, explain_arm
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings, LocalView
-from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import Answer, EntryReader, Question, answer_confidence, hidden, listed, pool_of
-from hybridmem.memory.results import Result
-from hybridmem.memory.upkeep import (
-    Expiry,
+from hybridmem.memory.embeddings import (
     begin_generation,
     check_recorded,
     embed_again,
-    has_expired,
     keep_embedded,
     recorded,
 )
+from hybridmem.memory.health import Health, Observation, measure
+from hybridmem.memory.question import (
+    Answer,
+    EntryReader,
+    Question,
+    answer_confidence,
+    has_expired,
+    hidden,
+    listed,
+    pool_of,
+)
+from hybridmem.memory.results import Result
 from hybridmem.text.conversation import bare_question
 
 __all__ = ["Engine"]
@@ -433,3 +441,47 @@ class Engine:
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     """The text of a query that is embedded."""
     return bare_question(text, view.speakers()) if recipe.omit_speakers else text
+
+
+class _Check(NamedTuple):
+    """The result of the last look-up: the store's seq then, and the earliest expiry."""
+
+    seq: int
+    earliest: float
+
+
+class Expiry:
+    """Deletes expired memories before a read. History and views as of an earlier time still have them.
+
+    The earliest expiry of a namespace is read once for each change of the store.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float], /) -> None:
+        self._store = store
+        self._clock = clock
+        self._checks: dict[str, _Check] = {}
+        self._lock = guard(threading.Lock())
+
+    def apply(self, namespace: str, /) -> int:
+        """Delete what has expired in a namespace; returns the store's newest seq.
+
+        A store that cannot be written to keeps it until it can.
+        """
+        seq = self._store.last_seq()
+        check = self._checks.get(namespace)
+        if check is None or check.seq != seq:
+            earliest = self._store.next_expiry(namespace=namespace)
+            check = _Check(seq, math.inf if earliest is None else earliest)
+            with self._lock:
+                self._checks[namespace] = check
+        return self._store.last_seq() if self.apply_from(namespace, check.earliest) else seq
+
+    def apply_from(self, namespace: str, earliest: float | None, /) -> bool:
+        """The same, where the earliest expiry is known; returns whether a memory has expired."""
+        if earliest is None or earliest > self._clock():
+            return False
+        try:
+            self._store.expire(now=self._clock(), namespace=namespace)
+        except StoreError as error:
+            log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
+        return True

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
-from hybridmem.core.times import Time, from_epoch
+from hybridmem.core.times import Time, epoch, from_epoch
 from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Memory, Ranking
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
-from hybridmem.memory.upkeep import has_expired
 from hybridmem.text.dates import DateRange, dates_in
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "check_confidence",
     "confidence",
     "date_filter",
+    "has_expired",
     "hidden",
     "listed",
     "pool_of",
@@ -161,6 +161,16 @@ def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[C
     return kept, [entries[i] for i in places]
 
 
+def has_expired(memory: Memory, at: float, /) -> bool:
+    """Whether a memory has expired at a time.
+
+    >>> has_expired(Memory("x", expires_at="1970-01-02"), 86_400.0), has_expired(Memory("x"), 86_400.0)
+    (True, False)
+    """
+    expires = epoch(memory.expires_at)
+    return expires is not None and expires <= at
+
+
 def hidden(store: Store, key: str, question: Question, now: float) -> str | None:
     """Why a memory is not searched at all; None if it is. Nothing is said about other namespaces."""
     view = question.view
@@ -190,7 +200,7 @@ def confidence(*, coverage: Sequence[float] = (), cosines: Sequence[float] = ())
     coverage = the largest share of the query's information (Σ IDF) that one of the first five hits contains; a word
     that no memory has counts as the rarest of all. nearness = mean cosine of the five nearest memories.
     confidence = (coverage + nearness) / 2, or the one of them that exists. A useful threshold differs from store to
-    store: `hybridmem.evaluation.calibration.calibrate` fits it.
+    store: `hybridmem.evaluation.evaluate.calibrate` fits it.
 
     >>> confidence(coverage=[0.2, 0.8], cosines=[0.6, 0.4])
     0.65

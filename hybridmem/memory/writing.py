@@ -17,9 +17,9 @@ from hybridmem.core.validation import clean
 from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import NotFoundError
 from hybridmem.fusion.recipe import Fusion
+from hybridmem.memory.embeddings import check_recorded, claim
 from hybridmem.memory.engine import Engine
 from hybridmem.memory.question import view_of
-from hybridmem.memory.upkeep import check_recorded, claim
 from hybridmem.text.folding import text_digest
 
 __all__ = ["MemoryWriting", "OnDuplicate"]

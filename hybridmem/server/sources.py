@@ -17,7 +17,7 @@ from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.explainer import Explainer, SupportsExplainer
+from hybridmem.retrievers.arms import Explainer, SupportsExplainer
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["K", "MemorySource", "Query", "RetrieverSource", "Source", "matching_words", "source_of"]

@@ -106,8 +106,7 @@ def _entries(store: Store, upto: int | None) -> Iterator[Row]:
 
 def backup_to_sqlite(store: Store, path: str | Path, /) -> None:
     """Copy a store into a SQLite file, which appears complete or not at all."""
-    from hybridmem.stores.sqlite.maintenance import part_name, publish, remove_leftovers
-    from hybridmem.stores.sqlite.store import SQLiteStore
+    from hybridmem.stores.sqlite.store import SQLiteStore, part_name, publish, remove_leftovers
 
     target = os.path.abspath(validation.file_path("path", path, "the name of a file to back up to"))  # noqa: PTH100
     remove_leftovers(target)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hybridmem import HybridMemory, load_recipe, save_recipe
+from hybridmem.cli.command import Progress
 from hybridmem.cli.main import COMMANDS, _subparsers, build_parser, completion_script, main
-from hybridmem.cli.output import Progress
 
 EMBEDDING = {command.name for command in COMMANDS if command.memory and command.embedder}
 

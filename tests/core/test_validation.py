@@ -14,8 +14,7 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import View
 from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import ConfigError, HybridMemError
-from hybridmem.evaluation.calibration import calibrate, threshold
-from hybridmem.evaluation.evaluate import Case, evaluate
+from hybridmem.evaluation.evaluate import Case, calibrate, evaluate, threshold
 from hybridmem.evaluation.tuning.tune import tune
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.engines.fts5 import FTS5Index

@@ -14,8 +14,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.stages import HalfLife, QualityGate
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.retrievers.arms import FusedArms
-from hybridmem.retrievers.options import make_recipe
+from hybridmem.retrievers.arms import FusedArms, make_recipe
 from llamaindex_hybridmem import FusedNode, FusionRetriever, GraphRetriever
 from llamaindex_hybridmem._arms import arm_list
 from llamaindex_hybridmem._conversion import NodeReader, notes_of

@@ -375,7 +375,7 @@ async def test_a_question_that_cannot_be_embedded_fails_alike_everywhere():
 
 
 def test_an_embedding_cut_short_is_not_searched(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybridmem.memory.upkeep.BATCH", 2)
+    monkeypatch.setattr("hybridmem.memory.embeddings.BATCH", 2)
     left = [3]
 
     def other(texts):

@@ -1,8 +1,7 @@
 import pytest
 
 from hybridmem.errors import ConfigError
-from hybridmem.evaluation.calibration import Calibration, calibrate, threshold
-from hybridmem.evaluation.evaluate import Case
+from hybridmem.evaluation.evaluate import Calibration, Case, calibrate, threshold
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import confidence
 

@@ -10,7 +10,7 @@ import pytest
 from hybridmem import Fusion, HybridMemory, Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
-from hybridmem.retrievers.explainer import Explainer
+from hybridmem.retrievers.arms import Explainer
 from hybridmem.server import inspector as server
 from hybridmem.server.controls import changed_recipe
 from hybridmem.server.inspector import Inspector

@@ -7,7 +7,7 @@ from langchain_core.documents import Document
 from llama_index.core.schema import TextNode
 
 from hybridmem import Fusion, HybridMemory, Memory
-from hybridmem.retrievers.explainer import SupportsExplainer
+from hybridmem.retrievers.arms import SupportsExplainer
 from hybridmem.server.inspector import Inspector
 from langchain_hybridmem import BM25Retriever as LangChainBM25
 from langchain_hybridmem import FusionRetriever as LangChainFusion

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybridmem import Fusion, HybridMemory, Memory
 from hybridmem.errors import NotFoundError
-from hybridmem.evaluation.calibration import calibrate
+from hybridmem.evaluation.evaluate import calibrate
 from hybridmem.memory.results import MemoryStats, Result
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from operator import ge
+from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
 from hybridmem.core.types import ArmList, Candidates, Graph, Ranking, Reader
 from hybridmem.fusion.explain import Trace
 
-__all__ = ["Context", "Pool", "Stage", "reorder", "stage_name", "take"]
+__all__ = ["Context", "Pool", "Stage", "pick", "reorder", "stage_name", "take"]
 
 
 class Pool(NamedTuple):
@@ -57,11 +57,14 @@ def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | N
     """The items at these positions, in this order, with these scores (or their own)."""
     keys, items, own = ranking
     used = own if scores is None else scores
-    return Ranking(
-        list(map(keys.__getitem__, positions)),
-        list(map(items.__getitem__, positions)),
-        list(map(used.__getitem__, positions)),
-    )
+    return Ranking(pick(keys, positions), pick(items, positions), pick(used, positions))
+
+
+def pick(values: Any, places: Sequence[Any], /) -> list[Any]:
+    """The values at these positions of a sequence, or under these keys of a mapping."""
+    if len(places) > 1:
+        return list(itemgetter(*places)(values))  # half the time of a loop
+    return [values[place] for place in places]
 
 
 def stage_name(stage: Any, /) -> str:

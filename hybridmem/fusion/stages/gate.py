@@ -103,4 +103,4 @@ class QualityGate:
             low = [i for i, passes in enumerate(keep) if not passes]
             keys = context.reader.keys([items[i] for i in low])
             context.trace.gated(name, {key: (scores[i], bound) for key, i in zip(keys, low, strict=True)})
-        return arm._replace(items=list(compress(items, keep)), scores=list(compress(scores, keep)))
+        return ArmList(name, list(compress(items, keep)), list(compress(scores, keep)), *arm[3:])

@@ -23,7 +23,6 @@ from hybridmem.core import validation
 from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Hits
-from hybridmem.indexes.bm25 import storage
 from hybridmem.indexes.bm25.documents import (
     SOURCES,
     AnyAnalyzer,
@@ -46,7 +45,20 @@ from hybridmem.indexes.bm25.scoring import (
     order,
     plan,
 )
-from hybridmem.indexes.bm25.state import Selection, SelectionCache, State, appended, compacted, detached, tidied
+from hybridmem.indexes.bm25.state import (
+    Selection,
+    SelectionCache,
+    State,
+    analyzer_settings,
+    appended,
+    checked_analyzer,
+    compacted,
+    detached,
+    pack,
+    tidied,
+    unpack,
+    write_file,
+)
 from hybridmem.text.analyzer import Analyzer
 
 __all__ = ["BM25Index"]
@@ -371,7 +383,7 @@ class BM25Index:
             state = tidied(self._state, all=True)
             with self._swap:
                 self._state = state
-            return storage.pack(state, settings=self._settings())
+            return pack(state, settings=self._settings())
 
     @classmethod
     def from_bytes(
@@ -380,9 +392,9 @@ class BM25Index:
         """The index of `to_bytes`. Damaged bytes raise CorruptStoreError; a different analyzer raises ConfigError."""
         if not isinstance(data, bytes | bytearray | memoryview):
             validation.refuse("data", data, "the bytes that to_bytes gave")
-        state, settings = storage.unpack(data)
+        state, settings = unpack(data)
         index = cls(
-            storage.checked_analyzer(settings["analyzer"], analyzer),
+            checked_analyzer(settings["analyzer"], analyzer),
             k1=settings["k1"],
             b=settings["b"],
             weights=settings["weights"],
@@ -393,7 +405,7 @@ class BM25Index:
 
     def save(self, path: str | Path, /) -> None:
         """Write the index to a file, atomically."""
-        storage.write_file(path, self.to_bytes())
+        write_file(path, self.to_bytes())
 
     @classmethod
     def load(
@@ -404,7 +416,7 @@ class BM25Index:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "analyzer": storage.analyzer_settings(self.analyzer),
+            "analyzer": analyzer_settings(self.analyzer),
             "k1": self.k1,
             "b": self.b,
             "weights": self.weights,

@@ -15,7 +15,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.graph.names import labels_of, names_of
-from hybridmem.stores.postgres.bulk import insert, insert_vectors
+from hybridmem.stores.postgres.connection import insert, insert_vectors
 from hybridmem.stores.postgres.neighbours import ThreadNeighbours, TurnState
 from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
 from hybridmem.stores.sql.codec import BODY, decode_vector

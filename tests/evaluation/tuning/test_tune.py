@@ -8,9 +8,8 @@ from hybridmem.core.types import ArmList
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.recording import Curve, Recorded
-from hybridmem.evaluation.tuning.search import simplex
-from hybridmem.evaluation.tuning.settings import Setting, changes
-from hybridmem.evaluation.tuning.tune import Tuning, tune
+from hybridmem.evaluation.tuning.tune import Tuning, simplex, tune
+from hybridmem.evaluation.tuning.vectorized import Setting, changes
 from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import HalfLife, QualityGate
 from hybridmem.memory.memory import HybridMemory

@@ -13,8 +13,7 @@ from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Recorded, replay
 from hybridmem.evaluation.tuning.candidates import Edges, Walks, possible_seeds, read_columns
-from hybridmem.evaluation.tuning.settings import Setting, read_setting, with_setting
-from hybridmem.evaluation.tuning.vectorized import VectorizedRanking, _top
+from hybridmem.evaluation.tuning.vectorized import Setting, VectorizedRanking, _top, read_setting, with_setting
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Evidence, HalfLife, QualityGate, SourceDedup, Spread
 from hybridmem.fusion.stages.base import Pool

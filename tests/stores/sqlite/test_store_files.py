@@ -119,7 +119,7 @@ os._exit(0)
 
 
 def test_a_backup_onto_an_open_store_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybridmem.stores.sqlite.maintenance._TARGET_TIMEOUT", 0.05)
+    monkeypatch.setattr("hybridmem.stores.sqlite.store._TARGET_TIMEOUT", 0.05)
     with SQLiteStore(tmp_path / "one.db") as one, SQLiteStore(tmp_path / "two.db") as two:
         one.put([Memory("one", id="a")])
         two.put([Memory("two", id="b")])

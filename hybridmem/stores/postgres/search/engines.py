@@ -25,8 +25,7 @@ import psycopg
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError
 from hybridmem.filters.sql import SQL
-from hybridmem.stores.postgres.bulk import insert
-from hybridmem.stores.postgres.connection import Conn
+from hybridmem.stores.postgres.connection import Conn, insert
 from hybridmem.stores.postgres.search.bm25 import ENTRY
 from hybridmem.stores.postgres.search.filters import restriction
 

@@ -20,11 +20,21 @@ from hybridmem.errors import EmbeddingError
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
-from hybridmem.stores.postgres.search import combined
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
 from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, mentions_of
-from hybridmem.stores.postgres.search.pool import PoolLexical, PoolRows, PoolVectors
+from hybridmem.stores.postgres.search.pool import (
+    FIRST_FIELD,
+    CombinedHits,
+    PoolLexical,
+    PoolRows,
+    PoolVectors,
+    combined_hits,
+    in_one,
+    in_two,
+    is_uncertain,
+    merged,
+)
 from hybridmem.stores.postgres.search.vectors import Nearest, cosines, index_name, query_vector, ranked
 from hybridmem.text.conversation import LEAST, SHARE
 
@@ -124,7 +134,7 @@ class PostgresView:
             entries[row[1]] = entry_of(row[1:_END])
         return Hits([row[1] for row in rows], [row[0] for row in rows])
 
-    def search_both(self, ask: ArmQuery, /, *, k: int) -> combined.CombinedHits | None:
+    def search_both(self, ask: ArmQuery, /, *, k: int) -> CombinedHits | None:
         """Both arms' k best and their scores of each other's hits: by one statement, in a large namespace by two.
 
         None when the arms have to be searched one by one: with another lexical engine, without terms or vectors, or
@@ -138,14 +148,14 @@ class PostgresView:
         size = self._size(len(row))
         arguments = (self._bm25, self._nearest, terms, row, ask.allowed, k)
         if size.many:
-            near, words = self._run_both(*combined.in_two(*arguments, indexed=size.indexed))
-            rows: Sequence[tuple[Any, ...]] = combined.merged(words, near)
+            near, words = self._run_both(*in_two(*arguments, indexed=size.indexed))
+            rows: Sequence[tuple[Any, ...]] = merged(words, near)
         else:
-            rows = near = self._run(combined.in_one(*arguments))
+            rows = near = self._run(in_one(*arguments))
         if sum(found[3] for found in near) < (k if size.many and size.indexed else 1):
             return None  # or there are no vectors of this dimension: the vector arm alone reports that
-        self._cache([entry_of(row[combined.FIRST_FIELD :]) for row in rows])
-        found = combined.combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
+        self._cache([entry_of(row[FIRST_FIELD:]) for row in rows])
+        found = combined_hits(rows, k, len(row), lambda ids: self._cosines(row, ids))
         listed = {id_ for hits in found[0].values() for id_ in hits.ids}
         lexical = {id_: found[1]["bm25"].get(id_, 0.0) for id_ in listed}
         self._scores = {_key(ask): (near[0][4] or 0.0, {"bm25": lexical, "vector": found[1]["vector"]})}
@@ -238,7 +248,7 @@ class PostgresView:
         with_vectors = query.vector is not None and self._searches_vectors()
         if with_vectors and "vector" in hits:
             row = query_vector(query.vector)
-            if baseline is None or combined.is_uncertain(baseline, hits["vector"].scores, len(row)):
+            if baseline is None or is_uncertain(baseline, hits["vector"].scores, len(row)):
                 baseline = self._exact_baseline(row)
         rows = PoolRows(
             self._bm25,

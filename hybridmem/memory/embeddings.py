@@ -1,30 +1,23 @@
-"""Upkeep of a memory: the recorded embedder, embedding again, and the removal of expired memories."""
+"""The vectors of a memory: the recorded embedder, embedding again, and embedding of what other programs changed."""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from hybridmem.core.forks import guard
 from hybridmem.core.protocols import Progress, Store, SupportsExternalEdits, View
-from hybridmem.core.times import epoch
-from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import Embedder, is_same
-from hybridmem.errors import EmbeddingError, StoreError
+from hybridmem.errors import EmbeddingError
 
 __all__ = [
-    "Expiry",
     "begin_generation",
     "check_recorded",
     "claim",
     "embed_again",
-    "has_expired",
     "keep_embedded",
     "recorded",
 ]
@@ -150,57 +143,3 @@ def _embed_missing(store: Store, edited: SupportsExternalEdits, embedder: Embedd
         rows = {memory.id: vector for memory, vector in zip(batch, vectors, strict=True)}
         store.set_vectors(rows, namespace=namespace, check_embedder=partial(check_recorded, embedder=embedder))
         after = batch[-1].id
-
-
-def has_expired(memory: Memory, at: float, /) -> bool:
-    """Whether a memory has expired at a time.
-
-    >>> has_expired(Memory("x", expires_at="1970-01-02"), 86_400.0), has_expired(Memory("x"), 86_400.0)
-    (True, False)
-    """
-    expires = epoch(memory.expires_at)
-    return expires is not None and expires <= at
-
-
-class _Check(NamedTuple):
-    """The result of the last look-up: the store's seq then, and the earliest expiry."""
-
-    seq: int
-    earliest: float
-
-
-class Expiry:
-    """Deletes expired memories before a read. History and views as of an earlier time still have them.
-
-    The earliest expiry of a namespace is read once for each change of the store.
-    """
-
-    def __init__(self, store: Store, clock: Callable[[], float], /) -> None:
-        self._store = store
-        self._clock = clock
-        self._checks: dict[str, _Check] = {}
-        self._lock = guard(threading.Lock())
-
-    def apply(self, namespace: str, /) -> int:
-        """Delete what has expired in a namespace; returns the store's newest seq.
-
-        A store that cannot be written to keeps it until it can.
-        """
-        seq = self._store.last_seq()
-        check = self._checks.get(namespace)
-        if check is None or check.seq != seq:
-            earliest = self._store.next_expiry(namespace=namespace)
-            check = _Check(seq, math.inf if earliest is None else earliest)
-            with self._lock:
-                self._checks[namespace] = check
-        return self._store.last_seq() if self.apply_from(namespace, check.earliest) else seq
-
-    def apply_from(self, namespace: str, earliest: float | None, /) -> bool:
-        """The same, where the earliest expiry is known; returns whether a memory has expired."""
-        if earliest is None or earliest > self._clock():
-            return False
-        try:
-            self._store.expire(now=self._clock(), namespace=namespace)
-        except StoreError as error:
-            log.warning("expired memories could not be removed from the indexes of %r: %s", namespace, error)
-        return True

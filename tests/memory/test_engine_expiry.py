@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybridmem import HybridMemory, Memory
 from hybridmem.errors import ConfigError, NotFoundError
-from hybridmem.memory.upkeep import has_expired
+from hybridmem.memory.question import has_expired
 
 START = 1_700_000_000.0
 

@@ -20,7 +20,7 @@ from hybridmem.errors import ArmError, EmbeddingError, SchemaVersionError, Store
 from hybridmem.filters.sql import SQL
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.stores.postgres.search import combined
+from hybridmem.stores.postgres.search.pool import in_one, uncertain
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.testing.store_model import Clock
 from tests.support import postgres_server
@@ -300,13 +300,13 @@ class TestDoubt:
     def test_what_rounding_could_turn_around(self):
         doubt = 7e-7 / math.sqrt(100)
         clear = {"a": 0.9, "b": 0.5, "c": 0.5, "d": -0.3}
-        assert combined.uncertain(clear, 100) == []  # equals are equal: the same numbers were added up
-        assert combined.uncertain({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
-        assert combined.uncertain({**clear, "e": 0.9 - 3 * doubt}, 100) == []
-        assert combined.uncertain({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
+        assert uncertain(clear, 100) == []  # equals are equal: the same numbers were added up
+        assert uncertain({**clear, "e": 0.9 - doubt}, 100) == ["e", "a"]
+        assert uncertain({**clear, "e": 0.9 - 3 * doubt}, 100) == []
+        assert uncertain({**clear, "e": doubt / 2}, 100) == ["e"]  # nothing at all, perhaps: no opinion
         narrow = {"a": 0.9, "b": 0.9 - doubt * 1e6}  # normalised, an error of doubt would be seen
-        assert combined.uncertain(narrow, 100) == ["b", "a"]
-        assert combined.uncertain({}, 100) == []
+        assert uncertain(narrow, 100) == ["b", "a"]
+        assert uncertain({}, 100) == []
 
     @pytest.mark.parametrize("dim", [2, 8, 384])
     def test_the_error_is_within_it(self, pg_url, schema, dim):
@@ -316,7 +316,7 @@ class TestDoubt:
         with HybridMemory(pg_url, schema=schema, embedder=lambda given: [texts[t] for t in given]) as memory:
             memory.add_many([{"text": text, "id": text} for text in texts])
             space, row = memory._engine.search_view(NOW), vectors[7]
-            rows = space._run(combined.in_one(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
+            rows = space._run(in_one(space._bm25, space._nearest, {"tea": 1.0}, row, None, 300))
         true = {text: float(vector.astype(np.float64) @ row.astype(np.float64)) for text, vector in texts.items()}
         assert max(abs(found[2] - true[found[5]]) for found in rows) < 7e-7 / math.sqrt(dim)
 

@@ -5,7 +5,7 @@ import pytest
 from hybridmem import HybridMemory
 from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import EmbeddingError
-from hybridmem.memory.upkeep import recorded
+from hybridmem.memory.embeddings import recorded
 
 OLD = as_embedder(lambda texts: [[1.0, float(len(text))] for text in texts], name="old")
 NEW = as_embedder(lambda texts: [[float(len(text)), -1.0] for text in texts], name="new")

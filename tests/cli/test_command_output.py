@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from hybridmem import HybridMemory
+from hybridmem.cli.command import one_line, paint, say, visible
 from hybridmem.cli.main import COMMANDS, main
-from hybridmem.cli.output import one_line, paint, say, visible
 from hybridmem.errors import ConfigError
 from hybridmem.memory.factory import open_store
 from hybridmem.server.inspector import Inspector

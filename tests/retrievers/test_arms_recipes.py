@@ -7,7 +7,7 @@ import pytest
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, SourceDedup
-from hybridmem.retrievers.options import make_recipe
+from hybridmem.retrievers.arms import make_recipe
 
 FULL = Fusion(gate=QualityGate(floor=1.0), dedup=SourceDedup(), boost=HalfLife(half_life=7, strength=0.1))
 
