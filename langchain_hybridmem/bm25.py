@@ -19,7 +19,7 @@ from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 from hybridmem.retrievers.arms import memory_hits
-from hybridmem.retrievers.lexical import Engine, LexicalCorpus, LexicalHit, LexicalSettings, check_fields, fields_of
+from hybridmem.retrievers.lexical import EngineName, LexicalCorpus, LexicalHit, LexicalSettings, check_fields, fields_of
 from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
 from langchain_hybridmem._settings import (
@@ -78,7 +78,7 @@ class BM25Retriever(SearchRetriever):
     """`{"lang": "en"}` or a function of the document."""
     with_scores: bool = False
     """Put the BM25 score into `metadata["score"]`, on copies."""
-    engine: Engine | None = None
+    engine: EngineName | None = None
     """`hybridmem` (ours), `fts5` or `rank-bm25`. None: ours, unless `bm25_variant` or `bm25_params` need rank-bm25."""
     k1: float | None = None
     b: float | None = None

@@ -27,7 +27,7 @@ from hybridmem.memory.memory import HybridMemory
 __all__ = [
     "NOTHING",
     "Command",
-    "Progress",
+    "ProgressBar",
     "clip",
     "exists",
     "is_terminal",
@@ -181,7 +181,7 @@ STYLES = {"bold": "1", "dim": "2", "green": "32", "yellow": "33", "cyan": "36"}
 # --- output: progress, colours, JSON, files
 
 
-class Progress:
+class ProgressBar:
     """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds and one at the end.
 
     Use it in a `with` statement: an unfinished bar then ends its line.
@@ -194,7 +194,7 @@ class Progress:
         self._last = -math.inf if self._terminal else self._started - SELDOM + FIRST
         self._printed = self._open = False
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hybridmem.cli.command import (
     NOTHING,
     Command,
-    Progress,
+    ProgressBar,
     open_memory,
     print_json,
     say,
@@ -101,7 +101,7 @@ def _eval(args: argparse.Namespace) -> int:
             other = stack.enter_context(open_memory(args, recipe=name))
             systems[name] = System(name, _fused(other), dated=True)
         depths = {} if args.ks is None else {"ks": args.ks}
-        progress = stack.enter_context(Progress("queries"))
+        progress = stack.enter_context(ProgressBar("queries"))
         stages = not args.no_stages
         report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
     if "-" not in (args.json, args.markdown, args.html):
@@ -147,7 +147,7 @@ def _tune(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         _warn_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}
-        with Progress("tuning", rate=False) as progress:
+        with ProgressBar("tuning", rate=False) as progress:
             tuned = tune(memory, cases, progress=progress, **how)
     if args.json:
         write_json(json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False) + "\n", args.json)

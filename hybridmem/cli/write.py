@@ -16,7 +16,7 @@ from typing import IO, Any
 from hybridmem.cli.command import (
     NOTHING,
     Command,
-    Progress,
+    ProgressBar,
     exists,
     json_line,
     load_embedder,
@@ -33,9 +33,9 @@ from hybridmem.errors import ConfigError, HybridMemError
 from hybridmem.evaluation.cases import read_rows
 from hybridmem.stores.sql.validation import check_memory
 
-__all__ = ["WRITE", "Source", "open_source"]
+__all__ = ["WRITE", "ImportSource", "open_source"]
 
-Row = tuple[dict[str, Any], str]
+ImportRow = tuple[dict[str, Any], str]
 """Fields, and the position in the file for messages."""
 FORMATS = ("jsonl", "csv", "tsv", "text")
 _MEMORY_FIELDS = frozenset(field.name for field in dataclasses.fields(Memory))
@@ -106,14 +106,14 @@ def _import(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(args: argparse.Namespace, source: Source) -> int:
+def _write(args: argparse.Namespace, source: ImportSource) -> int:
     if next(source.rows(), None) is None:
         return 0
     with open_memory(args, must_exist=False) as memory:
         if source.is_export:
-            with Progress("restored") as progress:
+            with ProgressBar("restored") as progress:
                 return memory.store.restore((row for row, _ in source.rows()), progress=progress)
-        with Progress("imported") as progress:
+        with ProgressBar("imported") as progress:
             return len(memory.add_many(source.memories(), progress=progress))
 
 
@@ -155,10 +155,10 @@ def _export(args: argparse.Namespace) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """One import: `rows()` reads it from the start each time. `is_export`: written by `hybridmem export`."""
 
-    rows: Callable[[], Iterator[Row]]
+    rows: Callable[[], Iterator[ImportRow]]
     text_column: str
     is_export: bool = False
 
@@ -193,21 +193,21 @@ class Source:
         return memory
 
 
-def open_source(name: str, *, format: str | None = None, text_column: str = "text") -> Source:
+def open_source(name: str, *, format: str | None = None, text_column: str = "text") -> ImportSource:
     """The source of an import by its name: a file, `-` for standard input, or a folder."""
     place = Path(name)
     if name != "-" and place.is_dir():
         corpus = place / "corpus.jsonl"
         rows = (lambda: read_rows(corpus)) if corpus.is_file() else (lambda: _notes(place))
-        return Source(rows, text_column)
+        return ImportSource(rows, text_column)
     kind = format or {".csv": "csv", ".tsv": "tsv", ".txt": "text", ".md": "text"}.get(place.suffix.lower(), "jsonl")
     opened: Callable[[], IO[str]] = partial(_Named, sys.stdin.read()) if name == "-" else partial(_open, place)
     if kind == "jsonl":
         first = next(_jsonl(opened), ({}, ""))[0]
-        return Source(lambda: _jsonl(opened), text_column, is_export=first.get("kind") == "hybridmem")
+        return ImportSource(lambda: _jsonl(opened), text_column, is_export=first.get("kind") == "hybridmem")
     if kind == "text":
-        return Source(lambda: _text(opened, name, text_column), text_column)
-    return Source(lambda: _table(opened, name, "\t" if kind == "tsv" else ","), text_column)
+        return ImportSource(lambda: _text(opened, name, text_column), text_column)
+    return ImportSource(lambda: _table(opened, name, "\t" if kind == "tsv" else ","), text_column)
 
 
 class _Named(io.StringIO):
@@ -223,12 +223,12 @@ def _open(place: Path) -> IO[str]:
         raise ConfigError(f"cannot read {place}: {error.strerror}") from error
 
 
-def _jsonl(opened: Callable[[], IO[str]]) -> Iterator[Row]:
+def _jsonl(opened: Callable[[], IO[str]]) -> Iterator[ImportRow]:
     with opened() as file:
         yield from read_rows(file)
 
 
-def _text(opened: Callable[[], IO[str]], name: str, column: str) -> Iterator[Row]:
+def _text(opened: Callable[[], IO[str]], name: str, column: str) -> Iterator[ImportRow]:
     """One memory for each line that is not empty."""
     with opened() as file:
         for number, line in enumerate(_decoded(file, name), start=1):
@@ -236,7 +236,7 @@ def _text(opened: Callable[[], IO[str]], name: str, column: str) -> Iterator[Row
                 yield {column: line.strip()}, f"{name}:{number}"
 
 
-def _table(opened: Callable[[], IO[str]], name: str, delimiter: str) -> Iterator[Row]:
+def _table(opened: Callable[[], IO[str]], name: str, delimiter: str) -> Iterator[ImportRow]:
     """The rows of a CSV file with a header line; empty cells are missing, tags and entities split at semicolons."""
     with opened() as file:
         for row in (reader := csv.DictReader(_decoded(file, name), delimiter=delimiter)):
@@ -257,7 +257,7 @@ def _decoded(file: IO[str], name: str) -> Iterator[str]:
         raise ConfigError(f"{name} is not UTF-8: {error}") from error
 
 
-def _notes(place: Path) -> Iterator[Row]:
+def _notes(place: Path) -> Iterator[ImportRow]:
     from hybridmem.stores.markdown.sync import read_notes
 
     for memory in read_notes(place):
@@ -298,7 +298,7 @@ def _reindex(args: argparse.Namespace) -> int:
     from hybridmem.memory.factory import pick_embedder
 
     plain = argparse.Namespace(memory=args.memory, namespace=args.namespace)
-    with open_memory(plain) as memory, Progress("embedded") as progress:
+    with open_memory(plain) as memory, ProgressBar("embedded") as progress:
         embedder = None if args.embedder == "none" else pick_embedder(load_embedder(args.embedder))
         memory.reindex(embedder=embedder, progress=progress)
         say(f"indexed {len(memory)} memories with the arms {', '.join(memory.arms)}")
@@ -330,7 +330,7 @@ def _copy(args: argparse.Namespace) -> int:
     try:
         target = open_store(args.target, clock=time.time)
         try:
-            with Progress("copied") as progress:
+            with ProgressBar("copied") as progress:
                 done = copy_store(source, target, progress=progress)
             earlier = f", {done.resumed} of them by an earlier run" if done.resumed else ""
             say(f"copied {done.rows} entries{earlier}; both sides have checksum {done.checksum}")

@@ -115,7 +115,7 @@ class _Task:
         self._done(value, error)
 
 
-class _Pool:
+class _ThreadPool:
     """Daemon threads, at most `size` of them: a call that hangs does not keep the interpreter from exiting."""
 
     def __init__(self, size: int) -> None:
@@ -200,12 +200,12 @@ class _Pool:
             return task
 
 
-_pool = _Pool(POOL_SIZE)
+_pool = _ThreadPool(POOL_SIZE)
 
 
 def _new_pool() -> None:
     global _pool  # noqa: PLW0603  threads do not survive a fork
-    _pool = _Pool(POOL_SIZE)
+    _pool = _ThreadPool(POOL_SIZE)
 
 
 if hasattr(os, "register_at_fork"):

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.forks import guard
-from hybridmem.embedding.sources import Source, source_of
+from hybridmem.embedding.sources import EmbeddingSource, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 
 __all__ = ["Embedder", "Vector", "as_embedder", "check_same", "is_same", "unit"]
@@ -55,7 +55,7 @@ class Embedder:
 
     def __init__(
         self,
-        source: Source,
+        source: EmbeddingSource,
         *,
         name: str | None = None,
         dim: int | None = None,

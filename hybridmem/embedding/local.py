@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridmem.embedding.embedder import Embedder
-from hybridmem.embedding.sources import Source
+from hybridmem.embedding.sources import EmbeddingSource
 from hybridmem.errors import EmbeddingError, MissingExtraError
 
 __all__ = ["LocalEmbedder"]
@@ -105,7 +105,7 @@ class LocalEmbedder(Embedder):
 
     def __init__(self, *, name: str | None = None, **settings: Any) -> None:
         model = _model()
-        source = Source(f"wordllama-{DIM}", model.embed, lambda text: model.embed([text])[0])
+        source = EmbeddingSource(f"wordllama-{DIM}", model.embed, lambda text: model.embed([text])[0])
         super().__init__(source, name=name, dim=DIM, **settings)
         self._settings = {"name": name, **settings}
 

@@ -14,7 +14,7 @@ from hybridmem.errors import ConfigError
 if TYPE_CHECKING:
     from hybridmem.embedding.embedder import Embedder
 
-__all__ = ["EmbeddingOption", "Source", "source_of"]
+__all__ = ["EmbeddingOption", "EmbeddingSource", "source_of"]
 
 
 class LangChainEmbeddings(Protocol):
@@ -55,7 +55,7 @@ EmbeddingOption: TypeAlias = (
 """What makes vectors: an embedding object of a framework, a function texts → vectors (Chroma's are), or "local"."""
 
 
-class Source(NamedTuple):
+class EmbeddingSource(NamedTuple):
     """Raw access to an embedding object: unchecked vectors. Async calls are None where it has no real ones."""
 
     name: str
@@ -65,7 +65,7 @@ class Source(NamedTuple):
     aquery: Callable[[str], Awaitable[Any]] | None = None
 
 
-def source_of(obj: Any, /) -> Source:
+def source_of(obj: Any, /) -> EmbeddingSource:
     """The raw access to a LangChain, LlamaIndex, Chroma, SentenceTransformer-like object or a plain function."""
     if hasattr(obj, "embed_documents") and hasattr(obj, "embed_query"):
         return _langchain(obj)
@@ -83,8 +83,8 @@ def source_of(obj: Any, /) -> Source:
     )
 
 
-def _langchain(obj: Any) -> Source:
-    return Source(
+def _langchain(obj: Any) -> EmbeddingSource:
+    return EmbeddingSource(
         _named("langchain", obj),
         obj.embed_documents,
         obj.embed_query,
@@ -93,13 +93,13 @@ def _langchain(obj: Any) -> Source:
     )
 
 
-def _llamaindex(obj: Any) -> Source:
+def _llamaindex(obj: Any) -> EmbeddingSource:
     # Every LlamaIndex embedding has async methods, but many only call the sync one and would block the loop.
     texts = any(
         _awaits(obj, name, not_in="llama_index.core.") for name in ("_aget_text_embedding", "_aget_text_embeddings")
     )
     query = _awaits(obj, "_aget_query_embedding", not_in="llama_index.core.")
-    return Source(
+    return EmbeddingSource(
         _named("llamaindex", obj),
         obj.get_text_embedding_batch,
         obj.get_query_embedding,
@@ -108,26 +108,26 @@ def _llamaindex(obj: Any) -> Source:
     )
 
 
-def _chroma(obj: Any) -> Source:
+def _chroma(obj: Any) -> EmbeddingSource:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # older functions have neither a name nor a config
         name, config = obj.name(), obj.get_config()
     model = next((config[key] for key in _MODEL_KEYS if config.get(key)), None) if isinstance(config, dict) else None
     label = name if isinstance(name, str) else type(obj).__name__
     ask = obj.embed_query if hasattr(obj, "embed_query") else obj
-    return Source(f"chroma:{label}:{model}" if model else f"chroma:{label}", obj, partial(_one, ask))
+    return EmbeddingSource(f"chroma:{label}:{model}" if model else f"chroma:{label}", obj, partial(_one, ask))
 
 
-def _encoder(obj: Any) -> Source:
-    return Source(_named("encoder", obj), obj.encode, partial(_one, obj.encode))
+def _encoder(obj: Any) -> EmbeddingSource:
+    return EmbeddingSource(_named("encoder", obj), obj.encode, partial(_one, obj.encode))
 
 
-def _function(obj: Any) -> Source:
+def _function(obj: Any) -> EmbeddingSource:
     call = obj if inspect.isroutine(obj) else type(obj).__call__
     if inspect.iscoroutinefunction(call):
         raise ConfigError(f"the embedding function {obj!r} is async: give a plain function texts -> vectors")
     # A function has no identity that survives a restart; only its dimension can be compared.
-    return Source("callable", obj, partial(_one, obj))
+    return EmbeddingSource("callable", obj, partial(_one, obj))
 
 
 _MODEL_KEYS = ("model_name", "model", "model_id", "repo_id", "deployment", "model_name_or_path")

@@ -18,7 +18,7 @@ from hybridmem.core import validation
 from hybridmem.core.protocols import Progress
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
-from hybridmem.evaluation.report import Explain, Failure, Report, Run, find_failures
+from hybridmem.evaluation.report import ExplainCase, Failure, Report, Run, find_failures
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.question import answer_confidence
 
@@ -49,7 +49,7 @@ class System:
     """Whether it applies a case's `as_of`."""
     of: str = ""
     """The system of which this one is an ablation."""
-    explain: Explain | None = None
+    explain: ExplainCase | None = None
     """Explains a case: `explain(case, k)`; used for failed cases."""
     text_of: Callable[[str], str] | None = None
     """The text of an id; used for failed cases."""
@@ -213,7 +213,7 @@ def _retriever(name: str, call: Callable[..., Any], *, id_key: str | None, dated
     return System(name, ask, dated=ours)
 
 
-def _retriever_explain(retriever: Any) -> Explain | None:
+def _retriever_explain(retriever: Any) -> ExplainCase | None:
     """The explanations of a FusionRetriever of either adapter; None for other retrievers."""
     explain = getattr(retriever, "explain", None)
     if not callable(explain) or "_hybridmem" not in type(retriever).__module__:

@@ -18,9 +18,9 @@ from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.metrics import Interval, bootstrap_means, judge, metric
 from hybridmem.fusion.explain import Explanation
 
-__all__ = ["Explain", "Failure", "Report", "Run", "find_failures"]
+__all__ = ["ExplainCase", "Failure", "Report", "Run", "find_failures"]
 
-Explain = Callable[[Case, int], Explanation]
+ExplainCase = Callable[[Case, int], Explanation]
 SHOWN = 3
 """Results that a failure lists."""
 WIDTH = 80
@@ -444,7 +444,7 @@ def find_failures(
     name: str,
     k: int,
     limit: int,
-    explain: Explain | None = None,
+    explain: ExplainCase | None = None,
     text_of: Callable[[str], str] | None = None,
 ) -> Iterator[Failure]:
     """The first `limit` failures of one system, cases with no relevant id in the first k first.

@@ -14,7 +14,7 @@ from hybridmem.fusion.stages.evidence import PARTS
 if TYPE_CHECKING:
     from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep
 
-__all__ = ["Part", "fragment", "neighbourhood_svg", "page", "receipt_html", "score_parts"]
+__all__ = ["ScorePart", "fragment", "neighbourhood_svg", "page", "receipt_html", "score_parts"]
 
 _WIDTH, _ROW, _BOX, _INDENT, _MARGIN = 400, 60, 50, 24, 4
 _DEEPEST = 5  # deeper rows are not indented further
@@ -79,7 +79,7 @@ grid-template-columns:minmax(0,1.25fr) minmax(0,1fr)}}
 """
 
 
-class Part(NamedTuple):
+class ScorePart(NamedTuple):
     """One piece of evidence in a score: an arm or a stage, what it added to the shown score, and a sentence."""
 
     name: str
@@ -87,16 +87,16 @@ class Part(NamedTuple):
     text: str
 
 
-def score_parts(receipt: Receipt, /) -> tuple[Part, ...]:
+def score_parts(receipt: Receipt, /) -> tuple[ScorePart, ...]:
     """The parts that add up to a receipt's shown score: the arms' shares first, then the stages in order.
 
     A stage that lowers the score has a negative value; one that only kept or moved the result has 0.
     """
     scale = receipt.score / receipt.raw if receipt.raw else 0.0
-    arms = [Part(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
+    arms = [ScorePart(share.arm, share.share * scale, _arm_sentence(share)) for share in receipt.arms]
     stages = [part for step in receipt.steps for part in _step_parts(step, scale)]
     rest = receipt.score - sum(part.value for part in (*arms, *stages))
-    other = [Part("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
+    other = [ScorePart("other", rest, "added by stages that report nothing")] if abs(rest) > NEGLIGIBLE else []
     return (*arms, *stages, *other)
 
 
@@ -105,11 +105,13 @@ def _arm_sentence(share: ArmShare) -> str:
     return f"rank {share.rank}{raw}" + (f" [{share.note}]" if share.note else "")
 
 
-def _step_parts(step: StageStep, scale: float) -> list[Part]:
+def _step_parts(step: StageStep, scale: float) -> list[ScorePart]:
     """The named parts of a stage, or the stage as one part."""
     if step.parts:
-        return [Part(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
-    return [Part(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")]
+        return [ScorePart(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
+    return [
+        ScorePart(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")
+    ]
 
 
 # --- receipts
@@ -183,7 +185,7 @@ def _result(receipt: Receipt, text: str, colours: Mapping[str, int], top: float)
     )
 
 
-def _bar(parts: Sequence[Part], colours: Mapping[str, int], top: float) -> str:
+def _bar(parts: Sequence[ScorePart], colours: Mapping[str, int], top: float) -> str:
     """A stacked bar: a segment for each part that adds, and hatching for what other parts take away."""
     gains = sum(part.value for part in parts if part.value > 0)
     loss = min(gains, -sum(part.value for part in parts if part.value < 0))
@@ -230,7 +232,7 @@ def _drawing(explanation: Explanation) -> str:
     return f"<section><h2>Activated neighbourhood</h2>{svg}</section>"
 
 
-class _Link(NamedTuple):
+class _Arrival(NamedTuple):
     """How a memory was reached: from which other memory, over which edge."""
 
     parent: str
@@ -241,7 +243,7 @@ class _Link(NamedTuple):
 class _Forest:
     """Seeds as roots, and below each memory those that it activated; every memory stands once."""
 
-    links: dict[str, _Link] = field(default_factory=dict)
+    links: dict[str, _Arrival] = field(default_factory=dict)
     keys: dict[str, None] = field(default_factory=dict)
 
     def add(self, activation: Activation) -> None:
@@ -249,7 +251,7 @@ class _Forest:
         self.keys.update(dict.fromkeys(nodes))
         for parent, label, child in zip(nodes, labels, nodes[1:], strict=False):
             if child not in self.links and not self._descends(parent, child):
-                self.links[child] = _Link(parent, label)
+                self.links[child] = _Arrival(parent, label)
 
     def _descends(self, key: str, ancestor: str) -> bool:
         while key != ancestor:
@@ -334,7 +336,7 @@ def _line(parent: tuple[int, int], child: tuple[int, int], share: float) -> str:
     )
 
 
-def _box(key: str, place: tuple[int, int], text: str, note: str, *, link: _Link | None, seed: bool) -> str:
+def _box(key: str, place: tuple[int, int], text: str, note: str, *, link: _Arrival | None, seed: bool) -> str:
     x, y = place
     width = _WIDTH - _MARGIN - x
     letters, note = int((width - 20) / _LETTER), _cut(note, 26)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridmem.core.protocols import ArmQuery
 from hybridmem.core.types import Candidates, Hits, MentionLink
-from hybridmem.indexes.graph.activation import Links
+from hybridmem.indexes.graph.activation import LinkSource
 
 __all__ = ["NO_SPREAD", "SAMPLE", "WINDOW", "baseline_of", "candidates"]
 
@@ -53,7 +53,7 @@ def candidates(
     baseline: Callable[[], float],
     seeds: int,
     hops: int,
-    mentions: Links | None = None,
+    mentions: LinkSource | None = None,
 ) -> Candidates:
     """All hits plus `hops` turns on either side of the best `seeds`, scored by every arm (see `Candidates`).
 

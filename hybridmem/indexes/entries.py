@@ -24,7 +24,7 @@ from hybridmem.indexes.arrays import Array
 from hybridmem.indexes.graph.adjacency import ThreadPosition, Threads
 from hybridmem.text.conversation import ASKS, cues_of, frequent_prefixes, is_person, speaker_of
 
-__all__ = ["Entries", "Extra", "Turn"]
+__all__ = ["Entries", "Extra", "TurnDocument"]
 
 _MAGIC = b"hybridmem entries 5\n"
 _COLUMNS = {
@@ -46,7 +46,7 @@ _COLUMNS = {
     "flags": np.uint8,
     "asked": np.int32,
 }
-"""The columns of a memory. Texts are codes of `_Names` and missing numbers are NaN or -1.
+"""The columns of a memory. Texts are codes of `_TextCodes` and missing numbers are NaN or -1.
 
 `born` is the seq of the first version; it orders memories of one thread that have the same time. `asked` is the row of
 the previous turn whose question belongs to this memory's BM25 document, -1 for none.
@@ -67,7 +67,7 @@ class Extra(NamedTuple):
     """The metadata value under `links_key`."""
 
 
-class Turn(NamedTuple):
+class TurnDocument(NamedTuple):
     """A memory whose BM25 document must be written: `previous` is the memory whose question it answers."""
 
     id: str
@@ -88,7 +88,7 @@ class Entries:
         self._rows: dict[str, int] = {}
         self._table = _Table()
         self._new: list[tuple[Any, ...]] = []
-        self._sources, self._threads, self._speakers, self._statuses = (_Names() for _ in range(4))
+        self._sources, self._threads, self._speakers, self._statuses = (_TextCodes() for _ in range(4))
         self._order = Threads()
         self._named: dict[int, int] = {}
         self._prefixed: dict[int, int] = {}
@@ -199,7 +199,7 @@ class Entries:
 
     # --- writing
 
-    def apply(self, changes: Iterable[Change], /, *, since: int = 0) -> tuple[list[Turn], list[str]]:
+    def apply(self, changes: Iterable[Change], /, *, since: int = 0) -> tuple[list[TurnDocument], list[str]]:
         """Apply changes; returns the documents to write and the ids that left the view.
 
         Documents are those of changes after `since`, and of memories whose previous turn changed. The ids that left
@@ -361,7 +361,7 @@ class Entries:
             if not counts[code]:
                 del counts[code]
 
-    def _turns(self, touched: set[int], written: set[int], gone: set[int]) -> list[Turn]:
+    def _turns(self, touched: set[int], written: set[int], gone: set[int]) -> list[TurnDocument]:
         """The documents that changed: written ones, and those whose previous question or neighbours changed."""
         if not (touched or written):
             return []
@@ -380,7 +380,7 @@ class Entries:
         table.put("flags", rows, (flags & ~np.uint8(_HALVED)) | np.where(halved, _HALVED, 0).astype(np.uint8))
         names = self._ids
         columns = zip(rows[stale].tolist(), asked[stale].tolist(), halved[stale].tolist(), strict=True)
-        return [Turn(names[row], None if source < 0 else names[source], half) for row, source, half in columns]
+        return [TurnDocument(names[row], None if source < 0 else names[source], half) for row, source, half in columns]
 
     def _asks(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         """Whether these are turns of a person who asks."""
@@ -479,7 +479,7 @@ class _Table:
         self.size = size
 
 
-class _Names:
+class _TextCodes:
     """Texts by code, with None as code -1. The dict of codes is made on the first write."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from hybridmem.errors import CorruptStoreError, EmbeddingError, StoreError
 from hybridmem.indexes.bm25.documents import Document, as_document
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
-from hybridmem.indexes.entries import Entries, Turn
+from hybridmem.indexes.entries import Entries, TurnDocument
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_information, name_weight
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
@@ -273,7 +273,7 @@ class LocalView:
             self._names.apply(batch)
         self._entries.forget(gone)
 
-    def _documents(self, turns: Sequence[Turn], batch: Sequence[Change]) -> Iterator[Document]:
+    def _documents(self, turns: Sequence[TurnDocument], batch: Sequence[Change]) -> Iterator[Document]:
         """The BM25 documents of these turns; texts that are not in the batch are read from the store."""
         memories = {change.id: change.memory for change in batch if change.memory is not None}
         wanted = dict.fromkeys(id_ for turn in turns for id_ in (turn.id, turn.previous) if id_ not in memories)

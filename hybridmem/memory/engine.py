@@ -443,7 +443,7 @@ def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:
     return bare_question(text, view.speakers()) if recipe.omit_speakers else text
 
 
-class _Check(NamedTuple):
+class _ExpiryCheck(NamedTuple):
     """The result of the last look-up: the store's seq then, and the earliest expiry."""
 
     seq: int
@@ -459,7 +459,7 @@ class Expiry:
     def __init__(self, store: Store, clock: Callable[[], float], /) -> None:
         self._store = store
         self._clock = clock
-        self._checks: dict[str, _Check] = {}
+        self._checks: dict[str, _ExpiryCheck] = {}
         self._lock = guard(threading.Lock())
 
     def apply(self, namespace: str, /) -> int:
@@ -471,7 +471,7 @@ class Expiry:
         check = self._checks.get(namespace)
         if check is None or check.seq != seq:
             earliest = self._store.next_expiry(namespace=namespace)
-            check = _Check(seq, math.inf if earliest is None else earliest)
+            check = _ExpiryCheck(seq, math.inf if earliest is None else earliest)
             with self._lock:
                 self._checks[namespace] = check
         return self._store.last_seq() if self.apply_from(namespace, check.earliest) else seq

@@ -20,7 +20,7 @@ from hybridmem.text.analyzer import Analyzer
 
 __all__ = [
     "ENGINES",
-    "Engine",
+    "EngineName",
     "LexicalCorpus",
     "LexicalHit",
     "LexicalSettings",
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Engine = Literal["hybridmem", "fts5", "rank-bm25"]
-ENGINES: tuple[Engine, ...] = ("hybridmem", "fts5", "rank-bm25")
+EngineName = Literal["hybridmem", "fts5", "rank-bm25"]
+ENGINES: tuple[EngineName, ...] = ("hybridmem", "fts5", "rank-bm25")
 _RANK_ONLY = ("epsilon", "delta")
 _INLINE = 20_000
 """Up to so many items a search is faster than a handover to a thread."""
@@ -52,7 +52,7 @@ class LexicalSettings:
     asks for that one.
     """
 
-    engine: Engine | None = None
+    engine: EngineName | None = None
     k1: float | None = None
     b: float | None = None
     language: str | None = None
@@ -78,7 +78,7 @@ class LexicalSettings:
             raise ConfigError(f"{foreign[0]} does not go with engine={self.engine!r}; engine='rank-bm25' knows it")
 
     @property
-    def chosen(self) -> Engine:
+    def chosen(self) -> EngineName:
         """The engine that these settings lead to."""
         if self.engine is not None:
             return self.engine

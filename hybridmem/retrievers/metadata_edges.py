@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from hybridmem.core import validation
-from hybridmem.indexes.graph.activation import Links
+from hybridmem.indexes.graph.activation import LinkSource
 
 __all__ = ["ID", "EdgeDefinition", "FieldIndex", "edge_definitions", "is_id", "values_in"]
 
@@ -99,7 +99,7 @@ class FieldIndex:
                 if not items_of[value]:
                     del items_of[value]
 
-    def links(self, definitions: Sequence[EdgeDefinition], /, *, weight: float, most: int) -> Links:
+    def links(self, definitions: Sequence[EdgeDefinition], /, *, weight: float, most: int) -> LinkSource:
         """The links by these definitions: weight / √n to each of the n other items that have a value.
 
         A value of more than `most` items links nothing, and at most so many values of one item are followed.

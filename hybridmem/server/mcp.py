@@ -34,7 +34,7 @@ __all__ = ["HttpServer", "build_server", "serve_stdio"]
 
 _Scope = MutableMapping[str, Any]
 _Asgi = Callable[[_Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
-Result = mcp_types.CallToolResult
+ToolResult = mcp_types.CallToolResult
 
 
 class Found(BaseModel):
@@ -73,7 +73,7 @@ def build_server(memory: HybridMemory, /, *, k: int = 8, namespace_header: str |
     `namespace_header` names an HTTP header whose value chooses the namespace of each request, below the view's own;
     a request without it is refused. A model never chooses a namespace.
     """
-    how = {"stateless_http": True, "json_response": True} if not _V2 else {}
+    how = {"stateless_http": True, "json_response": True, "log_level": "WARNING"} if not _V2 else {}
     server = _Server("hybridmem", instructions=texts.GUIDE, **how)
 
     def tools_of(context: Any) -> MemoryTools:
@@ -102,7 +102,7 @@ def _add_tools(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         query: Annotated[str, Field(description="what to look for, in plain words")],
         k: Annotated[int | None, Field(description="how many memories at most", ge=1, le=texts.MOST)] = None,
         as_of: Annotated[str | None, Field(description="answer from what was known at this ISO-8601 date")] = None,
-    ) -> Annotated[Result, Found]:
+    ) -> Annotated[ToolResult, Found]:
         return await _answered(tools_of(context).asearch(query, k=k, as_of=as_of))
 
     async def memory_save(
@@ -111,19 +111,19 @@ def _add_tools(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         tags: Annotated[list[str] | None, Field(description="words to group memories by")] = None,
         replaces: Annotated[str | None, Field(description="the id of the memory that this one corrects")] = None,
         ttl: Annotated[float | None, Field(description="seconds until it expires; none: never", gt=0)] = None,
-    ) -> Annotated[Result, Saved]:
+    ) -> Annotated[ToolResult, Saved]:
         return await _answered(tools_of(context).asave(text, tags=tags, replaces=replaces, ttl=ttl))
 
     async def memory_forget(
         context: _Context, id: Annotated[str, Field(description="the id of the memory")]
-    ) -> Annotated[Result, Forgotten]:
+    ) -> Annotated[ToolResult, Forgotten]:
         return await _answered(tools_of(context).aforget(id))
 
     async def memory_list(
         context: _Context,
         limit: Annotated[int, Field(description="how many memories at most", ge=1, le=texts.MOST)] = 20,
         after: Annotated[str | None, Field(description="the last id of the page before")] = None,
-    ) -> Annotated[Result, Found]:
+    ) -> Annotated[ToolResult, Found]:
         tools = tools_of(context)
         return await _answered(in_thread(lambda: tools.list(limit=limit, after=after)))
 
@@ -131,7 +131,7 @@ def _add_tools(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         context: _Context,
         query: Annotated[str, Field(description="the query of the search")],
         id: Annotated[str, Field(description="the id of the memory that was expected")],
-    ) -> Annotated[Result, WhyNot]:
+    ) -> Annotated[ToolResult, WhyNot]:
         tools = tools_of(context)
         return await _answered(in_thread(lambda: tools.why_not(query, id)))
 
@@ -165,14 +165,14 @@ def _add_resources(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
         return texts.GUIDE
 
 
-async def _answered(call: Awaitable[ToolAnswer]) -> Result:
+async def _answered(call: Awaitable[ToolAnswer]) -> ToolResult:
     """A tool's answer as text and as structured content; what the model did wrong is an error that it reads."""
     try:
         answer = await call
     except HybridMemError as error:
         _refused(error)
     content = [{"type": "text", "text": answer.text}]
-    return Result.model_validate({"content": content, "structuredContent": answer.data})
+    return ToolResult.model_validate({"content": content, "structuredContent": answer.data})
 
 
 def _refused(error: HybridMemError) -> NoReturn:

@@ -125,7 +125,7 @@ _JOINED = re.compile(r"\s*(?:and|to|until|till|through|-|–)\s*$", re.IGNORECAS
 _BETWEEN = re.compile(r"(?:between|from)\s*$", re.IGNORECASE)
 
 
-class _Found(NamedTuple):
+class _DateMatch(NamedTuple):
     """A date in a question: where it is, and what it names."""
 
     start: int
@@ -165,14 +165,14 @@ _HINT = re.compile(
 )
 
 
-def _gap(question: str, one: _Found, following: _Found) -> str:
+def _gap(question: str, one: _DateMatch, following: _DateMatch) -> str:
     """The text between two dates, with the word that a month's own form may have taken."""
     return question[one.end : following.start] or " and "
 
 
-def _without_overlaps(found: list[_Found]) -> list[_Found]:
+def _without_overlaps(found: list[_DateMatch]) -> list[_DateMatch]:
     """In the order of the text; of two that overlap the longer one, then the form that comes first."""
-    kept: list[_Found] = []
+    kept: list[_DateMatch] = []
     for one in sorted(found, key=lambda item: item.start - item.end):
         if all(one.end <= other.start or other.end <= one.start for other in kept):
             kept.append(one)
@@ -208,14 +208,14 @@ def _most_recent(named: DateRange, today: date) -> DateRange:
     return this_year if (this_year.first or today) <= today else named.of_year(today.year - 1)
 
 
-def _absolute(question: str) -> Iterator[_Found]:
+def _absolute(question: str) -> Iterator[_DateMatch]:
     for form in _ABSOLUTE:
         for match in form.finditer(question):
             parts = {"y": None, "m": None, "d": None, **match.groupdict()}
             named = _named(parts["y"], parts["m"], parts["d"])
             if named is not None:
                 start = min(match.start(name) for name in "ymd" if parts[name] is not None)
-                yield _Found(start, match.end(), named)
+                yield _DateMatch(start, match.end(), named)
 
 
 def _named(year: str | None, month: str | None, day: str | None) -> DateRange | None:
@@ -327,8 +327,8 @@ _RELATIVE: tuple[tuple[re.Pattern[str], Callable[[date, re.Match[str]], DateRang
 )
 
 
-def _relative(question: str, today: date) -> Iterator[_Found]:
+def _relative(question: str, today: date) -> Iterator[_DateMatch]:
     for form, read in _RELATIVE:
         for match in form.finditer(question):
             with suppress(OverflowError):  # "999 weeks ago", soon after the calendar began
-                yield _Found(match.start(), match.end(), read(today, match))
+                yield _DateMatch(match.start(), match.end(), read(today, match))

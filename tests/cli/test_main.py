@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hybridmem import HybridMemory, load_recipe, save_recipe
-from hybridmem.cli.command import Progress
+from hybridmem.cli.command import ProgressBar
 from hybridmem.cli.main import COMMANDS, _subparsers, build_parser, completion_script, main
 
 EMBEDDING = {command.name for command in COMMANDS if command.memory and command.embedder}
@@ -266,11 +266,11 @@ def test_progress_is_a_bar_for_people_and_lines_for_pipes(monkeypatch):
     for watched in (True, False):
         screen = Screen(watched=watched)
         monkeypatch.setattr(sys, "stderr", screen)
-        tell = Progress("asked")
+        tell = ProgressBar("asked")
         for done in range(1, 9):
             clock[0] += 0.8
             tell(done, 8)
-        with Progress("imported") as quick:
+        with ProgressBar("imported") as quick:
             quick(1000, None)
         shown[watched] = screen.getvalue()
     bars = shown[True].split("\r\x1b[K")

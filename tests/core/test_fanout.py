@@ -368,7 +368,7 @@ def until(condition):
 
 
 def test_an_abandoned_task_gives_its_place_to_the_next_one():
-    pool, release, done = fanout._Pool(1), threading.Event(), []
+    pool, release, done = fanout._ThreadPool(1), threading.Event(), []
     hangs, waits, never = (task(call, done) for call in (release.wait, lambda: "next", lambda: "never"))
     pool.submit(hangs)
     until(lambda: hangs in pool._running)
@@ -385,7 +385,7 @@ def test_an_abandoned_task_gives_its_place_to_the_next_one():
 
 def test_a_thread_without_work_ends(monkeypatch):
     monkeypatch.setattr(fanout, "IDLE_SECONDS", 0.01)
-    pool, done = fanout._Pool(2), []
+    pool, done = fanout._ThreadPool(2), []
     pool.submit(task(lambda: "a", done))
     until(lambda: done and pool._threads == 0)
     pool.submit(task(lambda: "b", done))
@@ -393,7 +393,7 @@ def test_a_thread_without_work_ends(monkeypatch):
 
 
 def test_a_thread_beyond_the_size_ends_after_its_task():
-    pool, release, done = fanout._Pool(1), threading.Event(), []
+    pool, release, done = fanout._ThreadPool(1), threading.Event(), []
     pool.submit(task(release.wait, done))
     until(lambda: pool._running)
     pool.submit(task(lambda: "beyond", done), beyond=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hybridmem.core.types import Activation
 from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep, StepPart
-from hybridmem.fusion.explain_html import Part, fragment, neighbourhood_svg, page, receipt_html, score_parts
+from hybridmem.fusion.explain_html import ScorePart, fragment, neighbourhood_svg, page, receipt_html, score_parts
 from hybridmem.memory.memory import HybridMemory
 from tests.support.browser import LAYOUT, open_browser, overlapping, resize, show
 
@@ -49,11 +49,11 @@ RECEIPT = Receipt(
 def test_the_parts_add_up_to_the_score_that_is_shown():
     scale = 0.5 / 2.0
     assert score_parts(RECEIPT) == (
-        Part("bm25", 1.5 * scale, "rank 1, raw score 8"),
-        Part("vector", 1.0 * scale, "rank 2 [a note]"),
-        Part("dedup", 0.0, "kept"),
-        Part("substance", -1.0 * scale, "2.5 → 1.5"),
-        Part("boost", 0.5 * scale, "fresh"),
+        ScorePart("bm25", 1.5 * scale, "rank 1, raw score 8"),
+        ScorePart("vector", 1.0 * scale, "rank 2 [a note]"),
+        ScorePart("dedup", 0.0, "kept"),
+        ScorePart("substance", -1.0 * scale, "2.5 → 1.5"),
+        ScorePart("boost", 0.5 * scale, "fresh"),
     )
     assert sum(part.value for part in score_parts(RECEIPT)) == pytest.approx(0.5)
 
@@ -62,8 +62,8 @@ def test_a_stage_with_named_parts_is_several_parts():
     pieces = (StepPart("previous_question", 0.3, "after the question m0"), StepPart("date", 0.1, "date 2025-05-01"))
     receipt = Receipt("m1", 1, 0.5, 1.0, (), (StageStep("evidence", 0.6, 1.0, "…", pieces),))
     assert score_parts(receipt)[:2] == (
-        Part("previous question", 0.3 * 0.5, "after the question m0"),
-        Part("date", 0.1 * 0.5, "date 2025-05-01"),
+        ScorePart("previous question", 0.3 * 0.5, "after the question m0"),
+        ScorePart("date", 0.1 * 0.5, "date 2025-05-01"),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import CorruptStoreError
-from hybridmem.indexes.entries import Entries, Extra, Turn
+from hybridmem.indexes.entries import Entries, Extra, TurnDocument
 from hybridmem.text.conversation import ASKS, FIRST_PERSON, TIME_WORD
 
 NAMES = st.none() | st.text(max_size=4)
@@ -85,7 +85,7 @@ def test_entries_have_the_fields_that_ranking_and_graph_use():
     ]
     assert entries.extras == {"a": Extra((), "b"), "b": Extra(("Lisbon",), None)}
     assert entries.columns()["born"].tolist() == [3, 8, 9]
-    assert (turns, gone) == ([Turn("a"), Turn("b"), Turn("c")], [])
+    assert (turns, gone) == ([TurnDocument("a"), TurnDocument("b"), TurnDocument("c")], [])
     entries.apply([Change(11, "a", Memory("To Porto", id="a"))])
     assert (entries.columns()["born"][0], entries.extras.get("a")) == (3, None)
 
@@ -96,18 +96,21 @@ def turn(seq, id_, text, **fields):
 
 def test_an_answer_is_written_again_when_the_question_before_it_changes():
     entries = Entries()
-    assert entries.apply([turn(1, "a", "Where do you live?")])[0] == [Turn("a")]  # alone: nobody answers
-    assert entries.apply([turn(2, "b", "In Porto.")])[0] == [Turn("a", None, True), Turn("b", "a")]
-    assert entries.apply([turn(3, "c", "Nice.")])[0] == [Turn("c")]
-    assert entries.apply([turn(4, "a", "Where do you work?")])[0] == [Turn("a", None, True), Turn("b", "a")]
-    assert entries.apply([turn(5, "a", "You live there.")])[0] == [Turn("a"), Turn("b")]
-    assert entries.apply([turn(6, "a", "Really?")])[0] == [Turn("a", None, True), Turn("b", "a")]
+    assert entries.apply([turn(1, "a", "Where do you live?")])[0] == [TurnDocument("a")]  # alone: nobody answers
+    assert entries.apply([turn(2, "b", "In Porto.")])[0] == [TurnDocument("a", None, True), TurnDocument("b", "a")]
+    assert entries.apply([turn(3, "c", "Nice.")])[0] == [TurnDocument("c")]
+    assert entries.apply([turn(4, "a", "Where do you work?")])[0] == [
+        TurnDocument("a", None, True),
+        TurnDocument("b", "a"),
+    ]
+    assert entries.apply([turn(5, "a", "You live there.")])[0] == [TurnDocument("a"), TurnDocument("b")]
+    assert entries.apply([turn(6, "a", "Really?")])[0] == [TurnDocument("a", None, True), TurnDocument("b", "a")]
     touched, gone = entries.apply([Change(7, "a")])
-    assert (touched, gone) == ([Turn("b")], ["a"])
+    assert (touched, gone) == ([TurnDocument("b")], ["a"])
     entries.forget(gone)
     assert entries.around(["b", "c"], 1) == [[None, "b"], ["c", None]]
     touched, gone = entries.apply([Change(8, "c"), turn(9, "c", "Why?", thread="u")])
-    assert (touched, gone, "c" in entries) == ([Turn("c")], [], True)
+    assert (touched, gone, "c" in entries) == ([TurnDocument("c")], [], True)
 
 
 def test_turns_of_roles_neither_pass_nor_receive_questions():
@@ -117,7 +120,7 @@ def test_turns_of_roles_neither_pass_nor_receive_questions():
         turn(2, "b", "assistant: In Porto. Shall I note it?"),
         turn(3, "c", "Yes?", speaker="User"),
     ])  # fmt: skip
-    assert turns == [Turn("a"), Turn("b"), Turn("c")]
+    assert turns == [TurnDocument("a"), TurnDocument("b"), TurnDocument("c")]
 
 
 def test_a_prefix_is_a_speaker_when_it_begins_at_least_three_memories_and_one_percent():

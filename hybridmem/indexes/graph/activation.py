@@ -21,7 +21,7 @@ __all__ = [
     "ExtendedGraph",
     "Frontier",
     "GraphSnapshot",
-    "Links",
+    "LinkSource",
     "ThreadLinks",
     "Weights",
     "among",
@@ -430,13 +430,13 @@ def _check(hops: int, decay: float) -> None:
 
 # --- edges that are computed from the activated items
 
-Links = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
+LinkSource = Callable[[Sequence[str]], Iterable[tuple[str, str, float, str]]]
 """From ids to (id, linked id, weight, label)."""
 READ = 50
 """At each hop the links of this many of the most activated memories are computed."""
 
 
-def mention_links(mentions: Links, /) -> Links:
+def mention_links(mentions: LinkSource, /) -> LinkSource:
     """Mentions, whose label is a name, as links of a graph."""
 
     def links(ids: Sequence[str]) -> Iterable[tuple[str, str, float, str]]:
@@ -455,7 +455,7 @@ class ExtendedGraph:
     """
 
     def __init__(
-        self, graph: Graph, *sources: Links, allowed: Set[str] | None = None, heaviest: float = math.inf
+        self, graph: Graph, *sources: LinkSource, allowed: Set[str] | None = None, heaviest: float = math.inf
     ) -> None:
         self._graph = graph
         self._sources = sources

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Adjacency", "Column", "CompressedRows", "Floats", "Ints", "Slot", "Slots", "ThreadPosition", "Threads"]
+__all__ = [
+    "Adjacency",
+    "Column",
+    "CompressedRows",
+    "DirectedEdge",
+    "DirectedEdges",
+    "Floats",
+    "Ints",
+    "ThreadPosition",
+    "Threads",
+]
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
@@ -27,7 +37,7 @@ _NONE: Ints = np.empty(0, np.intp)
 _NO_WEIGHTS: Floats = np.empty(0, np.float64)
 
 
-class Slot(NamedTuple):
+class DirectedEdge(NamedTuple):
     """One directed edge in a row."""
 
     target: int
@@ -51,7 +61,7 @@ class CompressedRows:
         weights: Floats,
         labels: npt.NDArray[np.int32],
         cut: Ints,
-        tail: Mapping[int, tuple[Slot, ...]],
+        tail: Mapping[int, tuple[DirectedEdge, ...]],
     ) -> None:
         self.starts, self.targets, self.weights, self.labels = starts, targets, weights, labels
         self.cut, self.tail = cut, tail
@@ -87,7 +97,7 @@ class CompressedRows:
             which, slots = which[keep], slots[keep]
         return which, self.targets[slots].astype(np.intp), self.weights[slots]
 
-    def _expand_tail(self, rows: Ints) -> tuple[list[int], list[Slot]]:
+    def _expand_tail(self, rows: Ints) -> tuple[list[int], list[DirectedEdge]]:
         tail = self.tail
         if len(rows) > 4 * len(tail):  # a wide frontier: select the few rows with a tail without a loop over all
             places: list[int] = np.flatnonzero(np.isin(rows, np.fromiter(tail, np.intp, len(tail)))).tolist()
@@ -107,11 +117,11 @@ class CompressedRows:
             counts = counts + np.array([len(tail.get(row, ())) for row in rows.tolist()], np.intp)
         return counts
 
-    def row(self, row: int) -> list[Slot]:
+    def row(self, row: int) -> list[DirectedEdge]:
         """The slots of one row, oldest first."""
         places = self.places(row)
         columns = (self.targets[places].tolist(), self.weights[places].tolist(), self.labels[places].tolist())
-        return [*map(Slot._make, zip(*columns, strict=True)), *self.tail.get(row, ())]
+        return [*map(DirectedEdge._make, zip(*columns, strict=True)), *self.tail.get(row, ())]
 
     def places(self, row: int) -> Ints:
         """Where the arrays hold this row's live slots."""
@@ -151,8 +161,8 @@ class Adjacency:
     __slots__ = ("_cut", "_frozen", "_rows", "_shared", "_size", "_tail")
 
     def __init__(self, rows: CompressedRows | None = None) -> None:
-        self._rows = rows or _whole(np.zeros(2, np.int64), Slots.of([]))
-        self._tail: dict[int, tuple[Slot, ...]] = {}
+        self._rows = rows or _whole(np.zeros(2, np.int64), DirectedEdges.of([]))
+        self._tail: dict[int, tuple[DirectedEdge, ...]] = {}
         self._cut: set[int] = set()
         self._size = 0  # slots in the tail
         self._shared = False  # a snapshot refers to the tail: copy it before the next change
@@ -161,7 +171,7 @@ class Adjacency:
     def __len__(self) -> int:
         return len(self._rows.targets) + self._size - len(self._cut)
 
-    def add(self, row: int, slot: Slot) -> None:
+    def add(self, row: int, slot: DirectedEdge) -> None:
         """Append a slot to a row."""
         self._touch()
         self._tail[row] = (*self._tail.get(row, ()), slot)
@@ -194,7 +204,7 @@ class Adjacency:
                 return True
         return False
 
-    def row(self, row: int) -> list[Slot]:
+    def row(self, row: int) -> list[DirectedEdge]:
         """The slots of one row, oldest first."""
         if row >= self._rows.rows or self._rows.starts[row] == self._rows.starts[row + 1]:
             return list(self._tail.get(row, ()))
@@ -227,7 +237,7 @@ class Adjacency:
             tail=self._tail,
         )
 
-    def extend(self, rows: Ints, slots: Slots) -> None:
+    def extend(self, rows: Ints, slots: DirectedEdges) -> None:
         """Append many slots at once by building new arrays."""
         self._merge()
         self._rows = _inserted(self._rows, rows, slots)
@@ -239,11 +249,13 @@ class Adjacency:
             self._rows = _without(self._rows, np.array(sorted(self._cut), np.intp))
         if self._tail:
             rows = np.repeat(np.fromiter(self._tail, np.intp), [len(slots) for slots in self._tail.values()])
-            self._rows = _inserted(self._rows, rows, Slots.of([slot for row in self._tail.values() for slot in row]))
+            self._rows = _inserted(
+                self._rows, rows, DirectedEdges.of([slot for row in self._tail.values() for slot in row])
+            )
         self._tail, self._cut, self._size, self._shared, self._frozen = {}, set(), 0, False, None
 
 
-class Slots(NamedTuple):
+class DirectedEdges(NamedTuple):
     """Many directed edges in columns."""
 
     targets: npt.NDArray[np.int32]
@@ -251,7 +263,7 @@ class Slots(NamedTuple):
     labels: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, slots: list[Slot]) -> Slots:
+    def of(cls, slots: list[DirectedEdge]) -> DirectedEdges:
         """Columns of single slots."""
         return cls(
             np.array([slot.target for slot in slots], np.int32),
@@ -264,10 +276,10 @@ def _without(old: CompressedRows, cut: Ints) -> CompressedRows:
     """The same rows without these slots (ascending)."""
     starts = old.starts - np.searchsorted(cut, old.starts)
     columns: Iterator[Any] = (np.delete(column, cut) for column in (old.targets, old.weights, old.labels))
-    return _whole(starts, Slots(*columns))
+    return _whole(starts, DirectedEdges(*columns))
 
 
-def _inserted(old: CompressedRows, rows: Ints, slots: Slots) -> CompressedRows:
+def _inserted(old: CompressedRows, rows: Ints, slots: DirectedEdges) -> CompressedRows:
     """The same rows with slots added, each at the end of its row, in the order given."""
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
@@ -281,10 +293,10 @@ def _inserted(old: CompressedRows, rows: Ints, slots: Slots) -> CompressedRows:
     kept: tuple[Any, ...] = (old.targets, old.weights, old.labels)
     fresh: tuple[Any, ...] = tuple(slots)
     columns = (np.insert(column, at, added[order]) for column, added in zip(kept, fresh, strict=True))
-    return _whole(starts, Slots(*columns))
+    return _whole(starts, DirectedEdges(*columns))
 
 
-def _whole(starts: npt.NDArray[np.int64], slots: Slots) -> CompressedRows:
+def _whole(starts: npt.NDArray[np.int64], slots: DirectedEdges) -> CompressedRows:
     targets, weights, labels = slots
     return CompressedRows(starts=starts, targets=targets, weights=weights, labels=labels, cut=_NONE, tail={})
 
@@ -342,7 +354,7 @@ class Column:
         return self._data
 
 
-Links = npt.NDArray[np.int32]
+NodeColumn = npt.NDArray[np.int32]
 
 
 class ThreadPosition(NamedTuple):
@@ -381,7 +393,7 @@ class Threads:
         thread: npt.NDArray[np.int32],
         at: npt.NDArray[np.float64],
         seq: npt.NDArray[np.int64],
-        links: tuple[Links, Links] | None = None,
+        links: tuple[NodeColumn, NodeColumn] | None = None,
     ) -> None:
         """Fill an empty object with thread (-1 for none), time (inf for none) and seq of each node.
 
@@ -444,7 +456,7 @@ class Threads:
         placed = self._placed(node)
         return None if placed is None else placed[1].seq
 
-    def freeze(self, count: int) -> tuple[Links, Links]:
+    def freeze(self, count: int) -> tuple[NodeColumn, NodeColumn]:
         """Snapshots of the next and the previous node of the first `count` nodes."""
         return self._after.freeze(count), self._before.freeze(count)
 
@@ -476,7 +488,7 @@ class Threads:
 
 def _sorted_links(
     thread: npt.NDArray[np.int32], at: npt.NDArray[np.float64], seq: npt.NDArray[np.int64]
-) -> tuple[Links, Links]:
+) -> tuple[NodeColumn, NodeColumn]:
     order = np.lexsort((seq, at, thread))
     first, second = order[:-1], order[1:]
     joined = (thread[first] == thread[second]) & (thread[first] >= 0)

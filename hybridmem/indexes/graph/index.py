@@ -18,7 +18,7 @@ from hybridmem.core.times import epoch
 from hybridmem.core.types import Edge, Hits, Memory
 from hybridmem.indexes.entries import Entries
 from hybridmem.indexes.graph.activation import GraphSnapshot, ThreadLinks, Weights
-from hybridmem.indexes.graph.adjacency import Adjacency, Column, Slot, Slots, ThreadPosition, Threads
+from hybridmem.indexes.graph.adjacency import Adjacency, Column, DirectedEdge, DirectedEdges, ThreadPosition, Threads
 from hybridmem.text.conversation import ASKS, cues_of
 from hybridmem.text.entities import spot
 
@@ -227,8 +227,8 @@ class GraphIndex:
             self._members_of.remove(entity, node, 0)
         for entity in wanted:
             if entity not in known:
-                self._entities_of.add(node, Slot(entity, 1.0, 0))
-                self._members_of.add(entity, Slot(node, 1.0, 0))
+                self._entities_of.add(node, DirectedEdge(entity, 1.0, 0))
+                self._members_of.add(entity, DirectedEdge(node, 1.0, 0))
 
     def _names(self, memory: Memory) -> Iterable[str]:
         chosen = self.settings.entities
@@ -263,7 +263,7 @@ class GraphIndex:
                 self._link(first, second, label, weight)
             return
         one, other, labels, weights = (np.array(column) for column in zip(*useful, strict=True))
-        both = Slots(
+        both = DirectedEdges(
             np.concatenate((other, one)).astype(np.int32),
             np.concatenate((weights, weights)),
             np.concatenate((2 * labels, 2 * labels + 1)).astype(np.int32),
@@ -272,8 +272,8 @@ class GraphIndex:
 
     def _link(self, first: int, second: int, label: int, weight: float) -> None:
         # both directions; the label's lowest bit marks the reverse direction
-        self._links.add(first, Slot(second, weight, 2 * label))
-        self._links.add(second, Slot(first, weight, 2 * label + 1))
+        self._links.add(first, DirectedEdge(second, weight, 2 * label))
+        self._links.add(second, DirectedEdge(first, weight, 2 * label + 1))
 
     def _unlink(self, first: int, second: int, label: int) -> None:
         if self._links.remove(first, second, 2 * label):

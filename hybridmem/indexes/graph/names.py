@@ -21,9 +21,9 @@ from hybridmem.text.folding import LETTER, cjk_runs, fold
 
 __all__ = [
     "MIN_LETTERS",
-    "Link",
     "Mention",
     "Names",
+    "TextLink",
     "labels_of",
     "links_in",
     "mentions_in",
@@ -51,7 +51,7 @@ _MARKDOWN = re.compile(
 )
 
 
-class Link(NamedTuple):
+class TextLink(NamedTuple):
     """A link in a text: the name of the memory it points to, and what the text calls it."""
 
     target: str
@@ -83,7 +83,7 @@ def name_key(name: str, /) -> str:
     return " ".join(words) if len(words) <= LONGEST_NAME else ""
 
 
-def links_in(text: str, /) -> list[Link]:
+def links_in(text: str, /) -> list[TextLink]:
     """The [[wikilinks]] and relative Markdown links of a text, in order.
 
     >>> [tuple(link) for link in links_in("[[Ed Wood|the film]], [[Tim Burton#Life]], [notes](people/ana%20silva.md)")]
@@ -91,9 +91,9 @@ def links_in(text: str, /) -> list[Link]:
     """
     if "](" not in text and "[[" not in text:
         return []
-    found = [(match.start(), Link(_stem(match[1]), match[2] or "")) for match in _WIKILINK.finditer(text)]
+    found = [(match.start(), TextLink(_stem(match[1]), match[2] or "")) for match in _WIKILINK.finditer(text)]
     found += [
-        (match.start(), Link(_stem(unquote(match[2] or match[3])), match[1])) for match in _MARKDOWN.finditer(text)
+        (match.start(), TextLink(_stem(unquote(match[2] or match[3])), match[1])) for match in _MARKDOWN.finditer(text)
     ]
     return [link for _, link in sorted(found)]
 

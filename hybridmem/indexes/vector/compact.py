@@ -52,7 +52,7 @@ Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
 """Reads stored vectors by their numbers (see `SupportsVectorRows`)."""
 
 
-class _Codes(NamedTuple):
+class _CompactState(NamedTuple):
     """An immutable state. Buffers are longer than `n`: rows from `n` on belong to later states."""
 
     layer: Layer
@@ -73,7 +73,7 @@ class CompactVectors:
         self._fetch = fetch
         self._lock = guard(RLock())
         self._row_of: dict[str, int] | None = {}
-        self._current = _Codes(empty_layer(dim), [], np.zeros(0), np.zeros(0, np.int64))
+        self._current = _CompactState(empty_layer(dim), [], np.zeros(0), np.zeros(0, np.int64))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
         self._cache: dict[int, Vector] = {}
         """Vectors read lately, by their numbers."""
@@ -166,7 +166,7 @@ class CompactVectors:
         scale = None if layer.scale is None else layer.scale[alive]
         small = layer._replace(table=layer.table[alive], scale=scale, error=layer.error[alive])
         ids = [codes.ids[row] for row in alive.tolist()]
-        self._current = _Codes(small, ids, codes.updated[alive], codes.seqs[alive], len(ids))
+        self._current = _CompactState(small, ids, codes.updated[alive], codes.seqs[alive], len(ids))
         self._row_of = dict(zip(ids, range(len(ids)), strict=True))
         self._tokens = []
         self.save_all()
@@ -187,7 +187,7 @@ class CompactVectors:
         return best_hits(codes.ids, codes.updated, places[kept], scores, k)
 
     @staticmethod
-    def _candidates(codes: _Codes, question: Vector, k: int, rows: RowNumbers | None) -> RowNumbers:
+    def _candidates(codes: _CompactState, question: Vector, k: int, rows: RowNumbers | None) -> RowNumbers:
         """Rows that include the k best."""
         if rows is not None and len(rows) <= k:
             return rows
@@ -227,7 +227,7 @@ class CompactVectors:
             self._cache = cache = cache | dict(zip(stored, read, strict=True))
         return list(map(cache.get, seqs))
 
-    def _allowed(self, allowed: AbstractSet[str]) -> tuple[_Codes, RowNumbers]:
+    def _allowed(self, allowed: AbstractSet[str]) -> tuple[_CompactState, RowNumbers]:
         with self._lock:
             if self._last_allowed is not None and self._last_allowed[0] is allowed:
                 return self._current, self._last_allowed[1]
@@ -296,7 +296,7 @@ class CompactVectors:
                 column[start:end] = part[name]
             ids += arrays.unpack_texts("ids", part)
         dead = columns["dead"].copy()
-        made._current = _Codes(layer, ids, updated, seqs, n, dead)
+        made._current = _CompactState(layer, ids, updated, seqs, n, dead)
         made._row_of = None
         made.watermark, made._tokens = head["watermark"], head["pieces"]
         return made

@@ -19,9 +19,10 @@ import psycopg
 from hybridmem.core.fanout import in_thread
 from hybridmem.errors import StoreBusyError
 
-__all__ = ["CallLimiter", "cancellable", "in_limited_call"]
+__all__ = ["CallLimiter", "Raw", "cancellable", "in_limited_call"]
 
 Raw = psycopg.Connection[Any]
+"""A connection of psycopg."""
 _STOP_TIMEOUT = 5.0
 _current: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("hybridmem_call", default=None)
 

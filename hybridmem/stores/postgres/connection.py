@@ -35,13 +35,14 @@ from hybridmem.errors import (
     StoreClosedError,
     StoreError,
 )
-from hybridmem.stores.postgres.cancellation import cancellable, in_limited_call
+from hybridmem.stores.postgres.cancellation import Raw, cancellable, in_limited_call
 
 __all__ = [
     "Conn",
     "Database",
     "Limits",
     "Packed",
+    "Raw",
     "adapt",
     "explain",
     "insert",
@@ -51,8 +52,6 @@ __all__ = [
     "one_line",
     "translate",
 ]
-
-Raw = psycopg.Connection[Any]
 
 
 class Conn:

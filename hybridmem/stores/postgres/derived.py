@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import psycopg
-
 from hybridmem.embedding.embedder import unit
 from hybridmem.errors import ConfigError
 from hybridmem.indexes.bm25.documents import WEIGHTS, weigh
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.graph.names import labels_of, names_of
-from hybridmem.stores.postgres.connection import insert, insert_vectors
+from hybridmem.stores.postgres.connection import Raw, insert, insert_vectors
 from hybridmem.stores.postgres.neighbours import ThreadNeighbours, TurnState
 from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
 from hybridmem.stores.sql.codec import BODY, decode_vector
@@ -25,7 +23,6 @@ from hybridmem.text.entities import spot
 
 __all__ = ["TERMS_TABLE", "DerivedChange", "DerivedChanges", "Deriver", "Stats", "recount_terms"]
 
-Raw = psycopg.Connection[Any]
 
 TERMS_TABLE = """
 CREATE TABLE IF NOT EXISTS terms (

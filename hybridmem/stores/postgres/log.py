@@ -17,11 +17,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import psycopg
-
 from hybridmem.core.types import Edge
 from hybridmem.errors import CorruptStoreError
-from hybridmem.stores.postgres.connection import Conn
+from hybridmem.stores.postgres.connection import Conn, Raw
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
 from hybridmem.stores.postgres.neighbours import TurnState
 from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
@@ -40,7 +38,6 @@ _FETCH = (
 )
 
 
-Raw = psycopg.Connection[Any]
 Numbers = Callable[[int | None], Any]
 """Converts the provisional number of a row to its final one."""
 _COPY_FROM = 64

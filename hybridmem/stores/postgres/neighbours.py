@@ -13,15 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import psycopg
-
 from hybridmem.indexes.bm25.documents import ANSWERED, ASKED
+from hybridmem.stores.postgres.connection import Raw
 from hybridmem.stores.sql.log import Head
 from hybridmem.text.conversation import ASKS, is_person, question_sentences
 
 __all__ = ["ThreadNeighbours", "TurnState"]
 
-Raw = psycopg.Connection[Any]
 _WHOLE_THREAD = 20
 """With more changed turns than this in a thread, all its turns are read at once."""
 _COLUMNS = "m.mem, m.id, m.thread, m.created_at, m.born, m.cues, m.speaker, m.body"
@@ -53,7 +51,7 @@ class ChangedMemory(Protocol):
     old: TurnState | None
 
 
-class _Turn(NamedTuple):
+class _ThreadTurn(NamedTuple):
     """One place in a thread; without `mem`, the former place of a changed memory."""
 
     at: float
@@ -73,9 +71,9 @@ class ThreadNeighbours:
         self.dependent: list[Head] = []
         """Unchanged memories whose documents have to be written again."""
         self._asked: set[int] = set()
-        self._previous: dict[int, _Turn] = {}
+        self._previous: dict[int, _ThreadTurn] = {}
         self._texts: dict[int, str] = {}
-        threads: dict[str, list[_Turn]] = defaultdict(list)
+        threads: dict[str, list[_ThreadTurn]] = defaultdict(list)
         for item in items:
             head, old = item.head, item.old
             if old is not None and old.thread is not None:
@@ -91,7 +89,7 @@ class ThreadNeighbours:
         for thread, turns in threads.items():
             self._link(namespace, thread, sorted(set(turns), key=lambda turn: (turn.at, turn.born)), rebuild)
 
-    def _link(self, namespace: str, thread: str, turns: Sequence[_Turn], rebuild: bool) -> None:
+    def _link(self, namespace: str, thread: str, turns: Sequence[_ThreadTurn], rebuild: bool) -> None:
         if not any(turn.asks for turn in turns):
             return
         present = [turn for turn in turns if turn.mem is not None]
@@ -140,14 +138,14 @@ def _turn(
     body: int | None,
     *,
     changed: bool = True,
-) -> _Turn:
+) -> _ThreadTurn:
     at = math.inf if created_at is None else created_at
     person = is_person(speaker)
-    return _Turn(at, born, mem, id_, bool(cues & ASKS) and person, person, body, changed)
+    return _ThreadTurn(at, born, mem, id_, bool(cues & ASKS) and person, person, body, changed)
 
 
 def _unchanged(
-    raw: Raw, namespace: str, threads: Mapping[str, Sequence[_Turn]], *, whole: bool
+    raw: Raw, namespace: str, threads: Mapping[str, Sequence[_ThreadTurn]], *, whole: bool
 ) -> Iterable[tuple[Any, ...]]:
     """The stored turns around the changed places of each thread, or all turns of a thread with many changes."""
     long = [thread for thread, turns in threads.items() if whole or len(turns) > _WHOLE_THREAD]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from hybridmem.stores.postgres.connection import Conn, Database, Limits, transla
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.log import PgLog
 from hybridmem.stores.postgres.maintenance import VectorIndexes
-from hybridmem.stores.postgres.search.engines import K1, B, Lexical, checked_engine
+from hybridmem.stores.postgres.search.engines import K1, B, Lexical, Rows, checked_engine
 from hybridmem.stores.postgres.search.filters import FilterIds, filter_sql
 from hybridmem.stores.postgres.search.view import PostgresView
 
@@ -41,7 +41,6 @@ _MAX_SCAN = 4000
 """Neighbours that HNSW tests against a filter; if fewer than k pass, all memories that pass are scanned instead."""
 _list = list  # `SQLStore.list` hides the builtin inside the class
 T = TypeVar("T")
-Rows = Sequence[tuple[Any, ...]]
 
 
 class PostgresStore(SQLStore):

@@ -20,7 +20,7 @@ from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError
 from hybridmem.filters.sql import dig
 from hybridmem.stores.sqlite import schema
 
-__all__ = ["SQLITE_ERRORS", "Pool", "Synchronous", "explain", "is_busy", "translated"]
+__all__ = ["SQLITE_ERRORS", "ConnectionPool", "Synchronous", "explain", "is_busy", "translated"]
 
 Synchronous = Literal["full", "normal"]
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class FileIdentity(NamedTuple):
         return cls(state.st_dev, state.st_ino)
 
 
-class Pool:
+class ConnectionPool:
     """Lends connections to readers, the most recently used first because its caches are warm; one writer at a time.
 
     There is no connection per thread, since short-lived threads would each leave one behind.

@@ -22,7 +22,7 @@ from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
 from hybridmem.stores.sql.validation import check_namespace, check_view
-from hybridmem.stores.sqlite.connection import SQLITE_ERRORS, Pool, Synchronous, explain, is_busy, translated
+from hybridmem.stores.sqlite.connection import SQLITE_ERRORS, ConnectionPool, Synchronous, explain, is_busy, translated
 
 __all__ = ["SQLiteStore", "part_name", "publish", "remove_leftovers"]
 
@@ -53,7 +53,7 @@ class SQLiteStore(SQLStore):
         name = validation.file_path("path", path, "the name of a file, or ':memory:'")
         self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
-        self.pool = Pool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
+        self.pool = ConnectionPool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
         super().__init__(clock=clock, streams=not self.pool.in_memory)  # ":memory:" has one connection for everybody
 
     # --- connections and transactions

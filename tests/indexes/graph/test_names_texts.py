@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.indexes.graph.names import Link, links_in, mentions_in, name_key, words_of
+from hybridmem.indexes.graph.names import TextLink, links_in, mentions_in, name_key, words_of
 from hybridmem.text.folding import fold
 
 
@@ -28,15 +28,18 @@ def test_a_name_is_folded_words(name, key):
 def test_links_of_notes():
     text = "See [[Ana]], [[people/Ben|my boss]], [[Plan#Goals]], [the log](../log/2024%2005.md#top) and ![x](y.md)."
     assert links_in(text) == [
-        Link("Ana", ""),
-        Link("Ben", "my boss"),
-        Link("Plan", ""),
-        Link("2024 05", "the log"),
+        TextLink("Ana", ""),
+        TextLink("Ben", "my boss"),
+        TextLink("Plan", ""),
+        TextLink("2024 05", "the log"),
     ]
     assert links_in("[a](<other note.md#h>), [b](https://x.org/README.md), [c](<ftp://y/z.md>)") == [
-        Link("other note", "a")
+        TextLink("other note", "a")
     ]
-    assert links_in("![[Ana]] and [[Projects/Atlas#Plan|the plan]]") == [Link("Ana", ""), Link("Atlas", "the plan")]
+    assert links_in("![[Ana]] and [[Projects/Atlas#Plan|the plan]]") == [
+        TextLink("Ana", ""),
+        TextLink("Atlas", "the plan"),
+    ]
 
 
 def test_the_longest_name_counts_and_each_counts_once():

@@ -29,7 +29,17 @@ from hybridmem.stores.postgres.connection import Conn, insert
 from hybridmem.stores.postgres.search.bm25 import ENTRY
 from hybridmem.stores.postgres.search.filters import restriction
 
-__all__ = ["ENGINES", "DocumentTerms", "Lexical", "Rows", "Run", "Searcher", "checked_engine", "document", "query"]
+__all__ = [
+    "ENGINES",
+    "DocumentTerms",
+    "Lexical",
+    "Rows",
+    "RunStatement",
+    "Searcher",
+    "checked_engine",
+    "document",
+    "query",
+]
 
 T = TypeVar("T")
 K1, B = 1.2, 0.75
@@ -41,7 +51,7 @@ MOST_BYTES = 700_000
 ENGINES = ("bm25", "tsvector")
 
 Rows = Sequence[tuple[Any, ...]]
-Run = Callable[[SQL], Rows]
+RunStatement = Callable[[SQL], Rows]
 
 
 class DocumentTerms(NamedTuple):
@@ -54,11 +64,11 @@ class DocumentTerms(NamedTuple):
 class Searcher(Protocol):
     """Searches one namespace with one engine."""
 
-    def search(self, run: Run, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
+    def search(self, run: RunStatement, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
         """The k best: (score, entry…)."""
         ...
 
-    def score(self, run: Run, terms: Mapping[str, float], ids: Sequence[str], /) -> Rows:
+    def score(self, run: RunStatement, terms: Mapping[str, float], ids: Sequence[str], /) -> Rows:
         """The scores of given memories: (id, score), only of those that match."""
         ...
 
@@ -119,7 +129,7 @@ class TsVector:
 class _TsVectorSearcher:
     namespace: str
 
-    def search(self, run: Run, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
+    def search(self, run: RunStatement, terms: Mapping[str, float], allowed: Set[str] | None, k: int, /) -> Rows:
         """The k best: ties by the newer, then by id."""
         tsquery, rest = query(terms), restriction(allowed)
         return run(
@@ -131,7 +141,7 @@ class _TsVectorSearcher:
             )
         )
 
-    def score(self, run: Run, terms: Mapping[str, float], ids: Sequence[str], /) -> Rows:
+    def score(self, run: RunStatement, terms: Mapping[str, float], ids: Sequence[str], /) -> Rows:
         """The ranks of given memories."""
         tsquery = query(terms)
         return run(

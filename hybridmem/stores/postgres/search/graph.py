@@ -25,6 +25,7 @@ from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import Mention, Names, name_weight, words_of
 from hybridmem.stores.postgres.search.bm25 import ENTRY, entry_of
+from hybridmem.stores.postgres.search.engines import RunStatement
 from hybridmem.stores.postgres.search.filters import FilterIds
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.conversation import ASKS
@@ -33,7 +34,6 @@ __all__ = ["DIRECTIONS", "ServerGraph", "along", "link_tables", "mentions_of", "
 
 MOST = 50_000
 """The most nodes that are fetched."""
-Run = Callable[[SQL], Sequence[tuple[Any, ...]]]
 
 _ID = 2
 """The column of an entry's id in `thread_neighbours`."""
@@ -200,7 +200,7 @@ class ServerGraph:
         self,
         namespace: str,
         settings: GraphSettings,
-        run: Run,
+        run: RunStatement,
         /,
         *,
         items: Callable[[Sequence[str]], list[Any]],
@@ -289,7 +289,7 @@ _FREQUENCIES = (
 
 
 def mentions_of(
-    namespace: str, run: Run, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
+    namespace: str, run: RunStatement, ids: Sequence[str], graph: GraphSettings, analyzer: Analyzer, /
 ) -> list[tuple[str, str, float, str]]:
     """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
     texts: dict[str, str] = dict(run(SQL(_TEXTS, (namespace, list(ids)))))
@@ -304,7 +304,7 @@ def mentions_of(
     ]
 
 
-def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
+def _names(namespace: str, run: RunStatement, words: Sequence[str]) -> Names:
     """The names and labels whose longest word is one of these, and the names that the labels point to."""
     own: dict[str, dict[str, None]] = {}
     labels: dict[str, list[tuple[str, str]]] = {}
@@ -319,7 +319,9 @@ def _names(namespace: str, run: Run, words: Sequence[str]) -> Names:
     return names
 
 
-def _information(namespace: str, run: Run, mentions: Sequence[Mention], analyzer: Analyzer) -> dict[str, float]:
+def _information(
+    namespace: str, run: RunStatement, mentions: Sequence[Mention], analyzer: Analyzer
+) -> dict[str, float]:
     """The IDF of the rarest term of each name."""
     terms = {mention.name: analyzer(mention.name) for mention in mentions}
     wanted = sorted({term for some in terms.values() for term in some})

@@ -25,7 +25,7 @@ from hybridmem.filters.sql import SQL
 from hybridmem.indexes.candidates import SAMPLE, WINDOW
 from hybridmem.stores.postgres.search import bm25, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
-from hybridmem.stores.postgres.search.engines import Run
+from hybridmem.stores.postgres.search.engines import RunStatement
 from hybridmem.stores.postgres.search.graph import DIRECTIONS, along
 from hybridmem.stores.postgres.search.vectors import COSINE, QUESTION, Nearest, cosines, packed
 
@@ -159,7 +159,7 @@ _POOL_FIRST_FIELD = 9
 Score = Callable[[str, Sequence[str]], list[Any]]
 
 
-class _Turn(NamedTuple):
+class _PoolTurn(NamedTuple):
     """One memory of the pool, or a neighbour of one."""
 
     before: str | None
@@ -175,7 +175,7 @@ class PoolRows:
     def __init__(
         self,
         bm25: Bm25,
-        run: Run,
+        run: RunStatement,
         terms: Mapping[str, float],
         vector: Vector | None,
         *,
@@ -191,7 +191,7 @@ class PoolRows:
         self._hits, self._score, self._cache = hits, score, cache
         self._exact_words, self._threads = exact_words, threads
         self._known = {arm: dict(known.get(arm, {})) for arm in ("bm25", "vector")}
-        self._turns: dict[str, _Turn] = {}
+        self._turns: dict[str, _PoolTurn] = {}
         self._base, self._slope = 0.0, 0.0
         self._weights: Sequence[float] = ()
         self.targets: list[str] = []
@@ -232,7 +232,7 @@ class PoolRows:
         self._base, self._slope, self._weights = rows[0][6:_POOL_FIRST_FIELD]
         for id_, before, after, length, places, tfs, *_ in rows:
             tf = dict(zip(places, tfs, strict=True)) if places else {}
-            self._turns[id_] = _Turn(before, after, length, tf)
+            self._turns[id_] = _PoolTurn(before, after, length, tf)
         new = [row for row in rows if row[_POOL_FIRST_FIELD] is not None]
         self._cache([entry_of(row[_POOL_FIRST_FIELD : _POOL_FIRST_FIELD + len(Entry._fields)]) for row in new])
         if self._exact_words:
@@ -245,7 +245,7 @@ class PoolRows:
             for row in new:
                 self._known["vector"].setdefault(row[0], found.get(row[0]))  # type: ignore[arg-type]
 
-    def _words_score(self, turn: _Turn) -> float:
+    def _words_score(self, turn: _PoolTurn) -> float:
         norm, curve = self._base + self._slope * turn.length, self._bm25.k1 + 1
         return sum(self._weights[place - 1] * tf * curve / (tf + norm) for place, tf in turn.tf.items())
 

@@ -21,7 +21,7 @@ from hybridmem.filters.sql import SQL
 from hybridmem.indexes.bm25.documents import query_terms
 from hybridmem.indexes.candidates import SAMPLE, baseline_of, candidates
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
-from hybridmem.stores.postgres.search.engines import Rows, Run, Searcher
+from hybridmem.stores.postgres.search.engines import Rows, RunStatement, Searcher
 from hybridmem.stores.postgres.search.graph import ServerGraph, link_tables, mentions_of
 from hybridmem.stores.postgres.search.pool import (
     FIRST_FIELD,
@@ -81,7 +81,7 @@ class PostgresView:
         self,
         namespace: str,
         settings: IndexSettings,
-        run: Run,
+        run: RunStatement,
         /,
         *,
         run_both: Callable[[SQL, SQL], tuple[Rows, Rows]],
