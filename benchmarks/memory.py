@@ -277,19 +277,20 @@ def plot(rows):
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 3.2))
-    for place, name in enumerate(NAMES):
-        at = [i + 0.27 * (place - 1) for i in range(len(rows))]
-        bars = axes.bar(at, [row.against[name] * 1e3 for row in rows], 0.25, label=name)
-        axes.bar_label(bars, fmt="%.1f", fontsize=8)
-    axes.set_xticks(range(len(rows)), [f"{row.size:,} memories" for row in rows])
-    axes.set_yscale("log")
-    axes.set_ylabel("CPU ms a query")
-    axes.margins(y=0.15)
-    axes.legend()
+    figure, panels = plt.subplots(1, len(rows), figsize=(9, 2.3), sharey=True)
+    names = ("HybridMemory.search", *NAMES[1:])
+    for axes, row in zip(np.atleast_1d(panels), rows, strict=True):
+        times = [row.against[name] * 1e3 for name in NAMES]
+        bars = axes.barh(names, times, 0.7, color=("#0072b2", "#b6c0cc", "#b6c0cc"))
+        axes.bar_label(bars, fmt="%.1f ms", fontsize=9, padding=3)
+        axes.set_title(f"{row.size:,} memories", fontsize=10, fontweight="bold")
+        axes.set(xlim=(0, 1.35 * max(times)), xticks=[])
+        axes.spines[:].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()  # shared by all panels
     figure.tight_layout()
     OUT.mkdir(parents=True, exist_ok=True)
-    figure.savefig(OUT / "memory.png", dpi=120)
+    figure.savefig(OUT / "memory.png", dpi=150)
 
 
 def main():
