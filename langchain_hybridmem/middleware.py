@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -21,9 +21,10 @@ from langchain_hybridmem.tools import thread_of, views
 if find_spec("langchain") is None or find_spec("langchain.agents") is None:
     raise MissingExtraError("agents", needs="langchain")
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, ModelResponse, PrivateStateAttr
 from langgraph.config import get_config
 from langgraph.runtime import Runtime
+from typing_extensions import NotRequired
 
 if TYPE_CHECKING:
     from hybridmem.filters.parse import Filter
@@ -41,11 +42,19 @@ __all__ = ["MemoryMiddleware"]
 
 log = logging.getLogger("hybridmem")
 Fact = str | Memory | Mapping[str, Any]
-Extract = Callable[[Sequence[AnyMessage]], Iterable[Fact] | Awaitable[Iterable[Fact]]]
+Facts = Iterable[Fact] | None
+Extract = Callable[[Sequence[AnyMessage]], Facts | Awaitable[Facts]]
 """From the messages of a turn to facts worth keeping; a fact may say what it supersedes."""
 _ROLES = {"human": "user", "ai": "assistant"}
 SHORT = 6
 """A question of fewer words, such as "and his sister?", is searched together with the user message before it."""
+SUMMARY = "Here is a summary of the conversation to date:"
+"""How langchain's summary of a conversation begins: a message of type "human" that no user wrote."""
+
+
+class _State(AgentState[Any]):
+    asked: NotRequired[Annotated[list[HumanMessage], PrivateStateAttr]]
+    """The user messages of this turn: a summary may take their place in the conversation before the turn ends."""
 
 
 class MemoryMiddleware(_Base):
@@ -62,8 +71,10 @@ class MemoryMiddleware(_Base):
     save: "both" sides of the conversation, the "user" alone, or None.
     extract: a function from the turn's messages to facts (texts, dicts or memories, with `supersedes` where one
     corrects another), sync or async, which are saved too.
-    on_error: "raise", or "skip" to go on without memory (logged) when the store or the embedder fails.
+    on_error: "raise", or "skip" to go on without memory (logged) when the store, the embedder or `extract` fails.
     """
+
+    state_schema = _State
 
     def __init__(
         self,
@@ -106,28 +117,36 @@ class MemoryMiddleware(_Base):
 
     # --- recall
 
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Remember what the user asked in this turn."""
+        return {"asked": _asked(state["messages"])}
+
+    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        """Remember what the user asked in this turn."""
+        return self.before_agent(state, runtime)
+
     def wrap_model_call(self, request: _Request, handler: Callable[[_Request], _Response]) -> _Response:
         """Call the model with what the memory knows of the last user message."""
-        query, results = _query(request.messages), list[Any]()
+        query, results = _query(_conversation(request)), list[Any]()
         if query:
             try:
                 view = self._view(_config(), request.runtime.context)
                 results = list(view.search(query, **self._how))
             except HybridMemError as error:
-                self._failed("searched", error)
+                self._failed("the memory could not be searched", error)
         return handler(self._recalled(request, results))
 
     async def awrap_model_call(
         self, request: _Request, handler: Callable[[_Request], Awaitable[_Response]]
     ) -> _Response:
         """Call the model with what the memory knows, without blocking the event loop."""
-        query, results = _query(request.messages), list[Any]()
+        query, results = _query(_conversation(request)), list[Any]()
         if query:
             try:
                 view = self._view(_config(), request.runtime.context)
                 results = list(await view.asearch(query, **self._how))
             except HybridMemError as error:
-                self._failed("searched", error)
+                self._failed("the memory could not be searched", error)
         return await handler(self._recalled(request, results))
 
     def _recalled(self, request: _Request, results: Sequence[Result]) -> _Request:
@@ -138,7 +157,8 @@ class MemoryMiddleware(_Base):
         text = block(recalled, tokens=self._budget)
         if not text:
             return request
-        place = max(at for at, message in enumerate(request.messages) if isinstance(message, HumanMessage))
+        places = [at for at, message in enumerate(request.messages) if isinstance(message, HumanMessage)]
+        place = places[-1] if places else 0
         messages = [*request.messages[:place], HumanMessage(text), *request.messages[place:]]
         return request.override(messages=messages)
 
@@ -146,41 +166,54 @@ class MemoryMiddleware(_Base):
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
         """Save what was said in this turn."""
+        view, turn, config = self._turn(state, runtime)
         try:
-            view, turn, config = self._turn(state, runtime)
             view.add_many(self._messages(turn, config), on_duplicate="skip")
-            if self._extract is not None:
-                facts = self._extract(turn)
-                if inspect.isawaitable(facts):
-                    if inspect.iscoroutine(facts):
-                        facts.close()
-                    raise ConfigError("extract is async: run the agent with ainvoke or astream")
-                view.add_many(facts, on_duplicate="skip")
         except HybridMemError as error:
-            self._failed("saved to", error)
+            self._failed("the messages could not be saved", error)
+        if self._extract is None:
+            return
+        try:
+            facts = self._extract(turn)
+            if not inspect.isawaitable(facts):
+                view.add_many(facts or (), on_duplicate="skip")
+        except Exception as error:  # noqa: BLE001 - it is raised again, unless it shall be skipped
+            self._failed("the facts of extract could not be saved", error, always=())
+        else:
+            if inspect.isawaitable(facts):
+                if inspect.iscoroutine(facts):
+                    facts.close()
+                raise ConfigError("extract is async: run the agent with ainvoke or astream")
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
         """Save what was said in this turn, without blocking the event loop."""
+        view, turn, config = self._turn(state, runtime)
         try:
-            view, turn, config = self._turn(state, runtime)
             await view.aadd_many(self._messages(turn, config), on_duplicate="skip")
-            if self._extract is not None:
-                found = self._extract(turn)
-                facts = await found if inspect.isawaitable(found) else found
-                await view.aadd_many(facts, on_duplicate="skip")
         except HybridMemError as error:
-            self._failed("saved to", error)
+            self._failed("the messages could not be saved", error)
+        if self._extract is None:
+            return
+        try:
+            found = self._extract(turn)
+            facts = await found if inspect.isawaitable(found) else found
+            await view.aadd_many(facts or (), on_duplicate="skip")
+        except Exception as error:  # noqa: BLE001 - it is raised again, unless it shall be skipped
+            self._failed("the facts of extract could not be saved", error, always=())
 
     def _turn(
         self, state: AgentState[Any], runtime: Runtime[Any]
     ) -> tuple[HybridMemory, list[AnyMessage], RunnableConfig]:
-        """The view of this run, the messages since the last answer before it, and its config."""
+        """The view of this run, the messages of this turn, and its config."""
         config, messages = _config(), state["messages"]
-        asked = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
-        first = asked[-1] if asked else len(messages)
-        while first > 0 and isinstance(messages[first - 1], HumanMessage):
-            first -= 1
-        return self._view(config, runtime.context), messages[first:], config
+        asked: list[HumanMessage] = state.get("asked") or []  # type: ignore[assignment]
+        known = {message.id for message in asked}
+        first = next((at for at, message in enumerate(messages) if message.id in known), None)
+        if first is not None:
+            turn = [message for message in messages[first:] if not _is_summary(message)]
+        else:  # a summary took the place of the question: what it left is of this turn
+            turn = [*asked, *(message for message in messages if asked and not _is_summary(message))]
+        return self._view(config, runtime.context), turn, config
 
     def _messages(self, turn: Sequence[AnyMessage], config: RunnableConfig) -> list[Memory]:
         """The messages to save; a call of a tool and its result are not part of the conversation."""
@@ -191,10 +224,10 @@ class MemoryMiddleware(_Base):
             if message.type in self._speakers and (text := _text(message).strip()) and not _calls_tools(message)
         ]
 
-    def _failed(self, what: str, error: HybridMemError) -> None:
-        if not self._skips or isinstance(error, ConfigError):
+    def _failed(self, what: str, error: Exception, *, always: type[Exception] | tuple[()] = ConfigError) -> None:
+        if not self._skips or isinstance(error, always):
             raise error
-        log.warning("the memory could not be %s, and the agent goes on without it: %s", what, error)
+        log.warning("%s, and the agent goes on without: %s", what, error)
 
 
 def _config() -> RunnableConfig:
@@ -202,6 +235,31 @@ def _config() -> RunnableConfig:
         return get_config()
     except RuntimeError:  # async code on Python 3.10 has no config: the context says whose memory it is
         return {}
+
+
+def _asked(messages: Sequence[BaseMessage]) -> list[HumanMessage]:
+    """The user messages since the last answer, their texts only: the conversation keeps the rest of them."""
+    last = max((at for at, message in enumerate(messages) if isinstance(message, HumanMessage)), default=-1)
+    asked: list[HumanMessage] = []
+    for message in reversed(messages[: last + 1]):
+        if not isinstance(message, HumanMessage):
+            break
+        if not _is_summary(message):
+            asked.append(HumanMessage(_text(message), id=message.id, name=message.name))
+    return asked[::-1]
+
+
+def _conversation(request: _Request) -> list[BaseMessage]:
+    """The messages of a request; what the user asked in this turn is there, whatever a summary has replaced."""
+    asked: list[BaseMessage] = request.state.get("asked") or []  # type: ignore[assignment]
+    known = {message.id for message in asked}
+    kept: list[BaseMessage] = [one for one in request.messages if one.id not in known and not _is_summary(one)]
+    return [*kept, *asked]
+
+
+def _is_summary(message: BaseMessage) -> bool:
+    source = message.additional_kwargs.get("lc_source")
+    return message.type == "human" and (source == "summarization" or _text(message).startswith(SUMMARY))
 
 
 def _query(messages: Sequence[BaseMessage]) -> str:

@@ -11,10 +11,12 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hybridmem.core import validation
 from hybridmem.core.fanout import in_thread
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, MissingExtraError
+from hybridmem.memory.writing import LONGEST
 from hybridmem.stores.spanning import join_id, split_id
 
 if find_spec("langgraph") is None or find_spec("langgraph.store") is None:
@@ -180,6 +182,8 @@ class HybridStore(BaseStore):
             return datetime.fromtimestamp(self._last, timezone.utc)
 
     def _in(self, minutes: float) -> datetime:
+        most = LONGEST / MINUTE
+        validation.number("ttl", minutes, "minutes, 1,000 years at most", low=-most, high=most)
         return datetime.fromtimestamp(self._clock() + minutes * MINUTE, timezone.utc)
 
     # --- reading

@@ -169,20 +169,38 @@ def abstaining(refusals: Sequence[Refusal]) -> str:
 
 
 def draw(figures: Mapping[str, Figures], path: Path) -> None:
-    """Bars with intervals, one panel for each set."""
-    columns = min(4, len(figures))
-    lines = -(-len(figures) // columns)
-    chart = Figure(figsize=(5.4 * columns, 4.6 * lines), layout="constrained")
-    FigureCanvasAgg(chart)
-    axes = chart.subplots(lines, columns, squeeze=False).ravel()
-    for axis, (name, measured) in zip(axes, figures.items(), strict=False):
+    """Bars of all systems, one panel for each set."""
+    panels = {}
+    for name, measured in figures.items():
         report, metric = measured.systems, "ndcg@10" if measured.documents else "recall@10"
-        runs = sorted(names_of(report), key=lambda run, report=report, metric=metric: report.mean(run, metric))
-        bounds = [report.interval(run, metric) for run in runs]
-        colours = ["#2b6cb0" if run.startswith(("HybridMemory", "FusionRetriever")) else "#a0aec0" for run in runs]
-        errors = [[b.mean - b.low for b in bounds], [b.high - b.mean for b in bounds]]
-        axis.barh(runs, [b.mean for b in bounds], xerr=errors, color=colours, error_kw={"lw": 1, "ecolor": "#4a5568"})
-        axis.set(title=f"{name}: {metric}", xlim=(0, 1))
-    for axis in axes[len(figures) :]:
+        panels[f"{name}, {_LABELS[metric]}"] = {run: report.mean(run, metric) for run in names_of(report)}
+    draw_panels(panels, path)
+
+
+_LABELS = {"ndcg@10": "nDCG@10", "recall@10": "recall@10"}
+_NAMED = 4
+"""Panels in a row: only the first one has the names."""
+
+
+def draw_panels(panels: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Panels with one bar for each system, in the order of the first panel, and its figure."""
+    lines = -(-len(panels) // _NAMED)
+    chart = Figure(figsize=(9.6, 3.6 * lines), layout="constrained")
+    FigureCanvasAgg(chart)
+    first = next(iter(panels.values()))
+    runs = sorted(first, key=lambda run: first[run])
+    colours = ["#0072b2" if run.startswith(("HybridMemory", "FusionRetriever")) else "#b6c0cc" for run in runs]
+    axes = chart.subplots(lines, _NAMED, squeeze=False, sharey=True).ravel()
+    for axis, (title, means) in zip(axes, panels.items(), strict=False):
+        values = [means.get(run, 0.0) for run in runs]
+        bars = axis.barh(runs, values, color=colours, height=0.78)
+        axis.bar_label(bars, [f"{value:.2f}" for value in values], padding=2, fontsize=8)
+        axis.set_title(title, fontsize=9.5, fontweight="bold")
+        axis.set(xlim=(0, 1.2), xticks=[])
+        axis.tick_params(axis="y", length=0, labelsize=8.5)
+        axis.spines[:].set_visible(False)
+        for label, run in zip(axis.get_yticklabels(), runs, strict=False):
+            label.set_fontweight("bold" if run == OURS else "normal")
+    for axis in axes[len(panels) :]:
         axis.remove()
-    chart.savefig(path, dpi=90)
+    chart.savefig(path, dpi=150)

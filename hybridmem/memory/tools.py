@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import HybridMemError, NotFoundError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.results import NOTHING, block
+from hybridmem.memory.writing import LONGEST
 
 __all__ = [
     "FORGET",
@@ -202,8 +202,8 @@ def _fields(
 ) -> dict[str, Any]:
     if not text.strip():
         raise ToolInputError("there is nothing to save: text is empty")
-    if ttl is not None and not 0 < ttl < math.inf:
-        raise ToolInputError(f"ttl = {ttl} is not allowed: seconds above 0")
+    if ttl is not None and not 0 < ttl <= LONGEST:
+        raise ToolInputError(f"ttl = {ttl} is not allowed: seconds above 0, 1,000 years at most")
     duplicates = "skip" if replaces is None else "keep"  # a correction is recorded in any case
     fields = {"tags": tuple(tags or ()), "supersedes": replaces, "thread": thread, "on_duplicate": duplicates}
     return fields if ttl is None else {**fields, "ttl": ttl}

@@ -22,12 +22,15 @@ from hybridmem.memory.engine import Engine
 from hybridmem.memory.question import view_of
 from hybridmem.text.folding import text_digest
 
-__all__ = ["MemoryWriting", "OnDuplicate"]
+__all__ = ["LONGEST", "MemoryWriting", "OnDuplicate"]
 
 OnDuplicate = Literal["keep", "skip", "merge"]
 _list = list  # `HybridMemory.list` hides the builtin inside the class
 REINFORCEMENT = 0.1
 """How much a merged duplicate strengthens the stored memory."""
+
+LONGEST = 1_000 * 366 * 86_400.0
+"""The longest lifetime in seconds: 1,000 years."""
 
 BATCH = 1_000
 """Memories embedded and written in one transaction; what progress has reported is on disk."""
@@ -366,5 +369,7 @@ class MemoryWriting:
 
 def _lifetime(ttl: float | timedelta) -> float:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    validation.number("ttl", seconds, "seconds above 0, or a timedelta", low=0, above=True)
+    validation.number(
+        "ttl", seconds, "seconds above 0, 1,000 years at most, or a timedelta", low=0, high=LONGEST, above=True
+    )
     return float(seconds)

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 10;
 const WORD = /[\p{L}\p{N}_]+/gu, SPEAKER = /^\p{L}[^:\n]{0,23}: /u;
-const ARM_PASSAGE = {width: 36, lead: 8}, FUSED_PASSAGE = {width: 60, lead: 16};
+const ARM_PASSAGE = {width: 36, lead: 8, most: 160}, FUSED_PASSAGE = {width: 60, lead: 16, most: 400};
 const COMMON = 0.25; /* a query word below this weight is in most of the listed texts */
 const colours = new Map();
 
@@ -64,7 +64,7 @@ function highlighted(text, words) {
 }
 
 /* The text from the place where the query words with the most weight are near each other, so that they are visible. */
-function passage(text, words, {width, lead}) {
+function passage(text, words, {width, lead, most: limit}) {
   const found = [...text.matchAll(WORD)].map(match => ({at: match.index, word: match[0].toLowerCase()})).filter(one => words.has(one.word));
   let best = 0, most = 0;
   found.forEach((one, n) => {
@@ -74,7 +74,8 @@ function passage(text, words, {width, lead}) {
     if (weight > most + 1e-9) { most = weight; best = one.at; }
   });
   const from = text.indexOf(" ", Math.min(best - lead, text.length - width));
-  return best < width / 2 || from >= best || from < lead ? text : "…" + text.slice(from + 1);
+  const start = best < width / 2 || from >= best || from < lead ? 0 : from + 1;
+  return (start ? "…" : "") + text.slice(start, start + limit);
 }
 
 /* A passage for the fused list: who says it stays in front. */

@@ -73,7 +73,7 @@ def build_server(memory: HybridMemory, /, *, k: int = 8, namespace_header: str |
     `namespace_header` names an HTTP header whose value chooses the namespace of each request, below the view's own;
     a request without it is refused. A model never chooses a namespace.
     """
-    how = {"stateless_http": True, "json_response": True} if not _V2 else {}
+    how = {"stateless_http": True, "json_response": True, "log_level": "WARNING"} if not _V2 else {}
     server = _Server("hybridmem", instructions=texts.GUIDE, **how)
 
     def tools_of(context: Any) -> MemoryTools:

@@ -6,9 +6,11 @@ from typing import TypedDict
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
 from hybridmem import HybridMemory
 from hybridmem.errors import ConfigError, StoreError
@@ -31,9 +33,9 @@ class Whom:
     user_id: str
 
 
-def agent(memory, model=None, *, checkpointer=None, tools=(), context_schema=Who, **how):
+def agent(memory, model=None, *, checkpointer=None, tools=(), context_schema=Who, beside=(), **how):
     model = model or Scripted()
-    middleware = [MemoryMiddleware(memory, **{"session_key": "user_id", **how})]
+    middleware = [MemoryMiddleware(memory, **{"session_key": "user_id", **how}), *beside]
     built = create_agent(
         model, list(tools), middleware=middleware, checkpointer=checkpointer, context_schema=context_schema
     )
@@ -242,6 +244,76 @@ def test_text_that_looks_like_the_end_of_the_block(memory):
     ask(built, "What does my cat say all day?")
     (text,) = blocks(model.seen[-1])
     assert text.count("</memories>") == 1
+
+
+def failing(_messages):
+    raise RuntimeError("rate limit")
+
+
+@pytest.mark.parametrize("extract", [failing, lambda _: [{"txt": "no such field"}], lambda _: "no list"])
+def test_a_failing_extract_stops_the_agent_or_is_skipped(memory, caplog, extract):
+    built, _ = agent(memory, extract=extract)
+    with pytest.raises((RuntimeError, ConfigError)):
+        ask(built, "I like tea")
+    built, _ = agent(memory, extract=extract, on_error="skip")
+    assert ask(built, "I like coffee")[-1].content == "answer 1"
+    assert "the facts of extract could not be saved" in caplog.text
+    assert ("user", "I like coffee") in stored(memory)
+
+
+def test_extract_may_find_nothing(memory):
+    built, _ = agent(memory, extract=lambda _: None, save=None)
+    ask(built, "Hello")
+    assert len(memory.namespace("ana")) == 0
+
+
+# --- beside other middleware
+
+
+def summaries(messages, keep):
+    return SummarizationMiddleware(
+        Scripted(answers=[AIMessage("all of it")]), trigger=("messages", messages), keep=("messages", keep)
+    )
+
+
+@tool
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+def calls(number):
+    return [AIMessage("", tool_calls=[{"name": "look", "args": {"place": "it"}, "id": str(n)}]) for n in range(number)]
+
+
+def test_a_summary_of_the_conversation_is_not_saved_as_what_the_user_said(memory):
+    built, _ = agent(memory, beside=[summaries(4, 1)], checkpointer=InMemorySaver())
+    for n in range(4):
+        messages = ask(built, f"Fact number {n}", thread_id="t")
+    assert "summary of the conversation" in messages[0].content
+    turns = [[("user", f"Fact number {n}"), ("assistant", f"answer {n + 1}")] for n in range(4)]
+    assert stored(memory) == [message for turn in turns for message in turn]
+
+
+def test_a_question_that_a_summary_replaced_is_still_recalled_for_and_saved(memory):
+    memory.namespace("ana").add("The project Zephyr uses port 8080", id="port", created_at="2020-01-01")
+    model = Scripted(answers=[*calls(3), AIMessage("8080")])
+    built, _ = agent(memory, model, tools=[look], beside=[summaries(4, 2)], checkpointer=InMemorySaver())
+    messages = ask(built, "Which port does the project Zephyr use?", thread_id="t")
+    assert "summary of the conversation" in messages[0].content
+    assert all("8080" in blocks(seen)[0] for seen in model.seen)
+    assert stored(memory)[1:] == [("user", "Which port does the project Zephyr use?"), ("assistant", "8080")]
+
+
+def test_an_interrupted_turn_is_saved_once_when_it_is_resumed(memory):
+    beside = [HumanInTheLoopMiddleware(interrupt_on={"look": True})]
+    model = Scripted(answers=[*calls(1), AIMessage("Nothing there.")])
+    built, _ = agent(memory, model, tools=[look], beside=beside, checkpointer=InMemorySaver())
+    ask(built, "Look into it", thread_id="t")
+    assert stored(memory) == []
+    resume = Command(resume={"decisions": [{"type": "approve"}]})
+    built.invoke(resume, {"configurable": {"thread_id": "t"}}, context={"user_id": "ana"})
+    assert stored(memory) == [("user", "Look into it"), ("assistant", "Nothing there.")]
 
 
 @pytest.mark.parametrize(

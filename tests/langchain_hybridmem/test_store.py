@@ -200,6 +200,9 @@ def test_what_langgraph_refuses_is_refused(store):
         HybridStore(store.memory, fields="text")
     with pytest.raises(ConfigError, match="unknown operation"):
         store.batch(["get"])
+    for ttl in [float("inf"), float("nan"), 1e30, "10"]:
+        with pytest.raises(ConfigError, match="ttl"):
+            store.put(ANA, "k", {}, ttl=ttl)
 
 
 # --- searching

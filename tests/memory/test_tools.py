@@ -97,7 +97,7 @@ def test_limits(tools, wrong):
         tools.list(limit=wrong)
 
 
-@pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan"), 1e30])
 def test_a_lifetime_is_above_zero(tools, ttl):
     with pytest.raises(ToolInputError, match="ttl"):
         tools.save("x", ttl=ttl)

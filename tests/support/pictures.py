@@ -61,7 +61,7 @@ class Camera:
         time.sleep(0.3)  # transitions
         path = self.folder / f"{name}.png"
         picture = Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
-        few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
 
 
@@ -76,6 +76,7 @@ def demo_memory() -> Iterator[HybridMemory]:
 def take_demo(camera: Camera) -> None:
     """The whole page, a why-not with cases in dark colours, and the page on a phone."""
     with demo_memory() as memory, Inspector(memory) as inspector, tempfile.TemporaryDirectory() as folder:
+        memory.explain(QUESTION)  # the first search loads indexes; the page shows the time of the next one
         cases = Path(folder) / "cases.jsonl"
         cases.write_text("".join(json.dumps(case) + "\n" for case in CASES), encoding="utf-8")
         camera.open(inspector, width=1400, height=860, q=QUESTION)
@@ -146,6 +147,7 @@ def take_locomo(camera: Camera, folder: Path) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
             file.write("".join(json.dumps(case) + "\n" for case in cases))
             file.flush()
+            memory.explain(QUESTION)
             camera.open(inspector, width=1400, height=860, q=cases[0]["query"])
             camera.run("theme('light')")
             camera.driver.find_element("id", "load-cases").send_keys(file.name)
