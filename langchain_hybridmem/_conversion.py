@@ -33,7 +33,7 @@ _SHOWN = ("score", "hybridmem", "degraded")
 
 
 class DocumentReader:
-    """Reads documents for a fusion: who they are, and their fields out of the metadata.
+    """Reads the identity of documents, and fields from their metadata, for a fusion.
 
     Identity is `id_key`, else `Document.id`, else the text. `source_id` falls back to `source`, the name that
     LangChain's loaders use. A reader made by `over` knows all lists together: a document without an id takes the key
@@ -125,7 +125,7 @@ class DocumentReader:
         return item.id if item.id or self._id_key is not None else self._names.get(item.page_content)
 
     def metadata(self, keys: Iterable[str], /) -> dict[str, dict[str, Any]]:
-        """For each of these keys a fresh copy of what all its documents say; of a name twice said, the first wins."""
+        """For each of these keys a copy of the merged metadata of its documents; the first one has priority."""
         if self._merged is not None:
             return {key: dict(self._merged[key]) for key in keys}
         return self._gathered({key: {} for key in keys})

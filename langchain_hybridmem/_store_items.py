@@ -117,7 +117,7 @@ def _fields(memory: Memory, namespace: tuple[str, ...]) -> dict[str, Any]:
 
 
 def indexed_text(value: Mapping[str, Any], paths: Sequence[str], /) -> str:
-    r"""What a query can find of a value: the texts at these paths; "$" is every text in it.
+    r"""The texts of a value that are searched: those at these paths; "$" is every text in it.
 
     Texts of several words stand by themselves, short values with their key.
 

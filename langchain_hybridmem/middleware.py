@@ -150,7 +150,7 @@ class MemoryMiddleware(_Base):
         return await handler(self._recalled(request, results))
 
     def _recalled(self, request: _Request, results: Sequence[Result]) -> _Request:
-        """The request with the block in front of the last user message; what the conversation shows is left out."""
+        """The request with the block before the last user message; messages of the conversation itself are left out."""
         present = {normalized(_text(message)) for message in request.messages}
         fresh = [result for result in results if normalized(result.text) not in present][: self._k]
         recalled = [memory for memory in with_surroundings(fresh) if normalized(memory.text) not in present]

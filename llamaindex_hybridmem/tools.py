@@ -53,7 +53,7 @@ class CleanRetrieverTool(RetrieverTool):
 
 
 def _query(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The one text among the arguments, whatever the agent called it."""
+    """The only text among the arguments; an agent may give it any name."""
     given = [value for value in (*args, *kwargs.values()) if value is not None]
     if len(given) == 1 and isinstance(given[0], str):
         return given[0]
@@ -134,7 +134,7 @@ def memory_tools(
 
 
 def _text(call: Callable[[], ToolAnswer]) -> str:
-    """The answer; what the model did wrong is the answer too, so that it can correct itself."""
+    """The answer as text; an error in the model's arguments is a text too, so that the model can correct it."""
     try:
         return call().text
     except ToolInputError as error:

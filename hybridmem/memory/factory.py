@@ -111,7 +111,7 @@ def pick_embedder(given: Any) -> Embedder | None:
 
 @cache
 def _warn_no_embedder() -> None:
-    """Say once per process that nothing searches by meaning; Python prints warnings of loggers on stderr."""
+    """Warn once per process that there is no vector search; Python prints warnings of loggers on stderr."""
     log.warning(
         "hybridmem has no embedder: only BM25 and graph search. For search by meaning run "
         "pip install 'hybridmem[local]' (offline) or pass embedder=… (--embedder on the command line); None turns this "

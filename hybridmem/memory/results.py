@@ -255,7 +255,7 @@ def _contained(text: str) -> str:
 
 
 def _seen(text: str) -> str:
-    """A text as a reader sees it: compatibility forms and look-alikes of "<" and "/" are these."""
+    """A text as a reader sees it: compatibility forms and look-alikes of "<" and "/" are replaced by them."""
     return unicodedata.normalize("NFKC", text).translate(_LOOK_ALIKES)
 
 

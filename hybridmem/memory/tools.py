@@ -89,7 +89,7 @@ def described(memory: Memory, score: float | None = None, /) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTools:
-    """The tools over one view of a memory. Whose memory it is, is fixed by who makes this, never by the model."""
+    """The tools over one view of a memory. Its creator chooses the namespace; the model cannot change it."""
 
     memory: HybridMemory
     k: int = 5

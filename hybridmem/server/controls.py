@@ -55,7 +55,6 @@ _RANGES = {
     "mention": _Range(0, 1, 0.01, "A good result mentions this one by name."),
     "shared_name": _Range(0, 1, 0.01, "A good result has the same name in its text."),
     "time_word": _Range(0, 1, 0.01, "The question asks when, and the text says when."),
-    "words": _Range(1, 100, 1, "Texts shorter than this are lowered."),
     "max_per_source": _Range(1, 10, 1, "How many chunks of one source may be returned."),
     "look_ahead": _Range(1, 5, 1, "Texts are compared among this many times k results."),
     "balance": _Range(0, 1, 0.05, "1 is relevance alone, 0 is variety alone."),

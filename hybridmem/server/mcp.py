@@ -166,7 +166,7 @@ def _add_resources(server: Any, tools_of: Callable[[Any], MemoryTools]) -> None:
 
 
 async def _answered(call: Awaitable[ToolAnswer]) -> ToolResult:
-    """A tool's answer as text and as structured content; what the model did wrong is an error that it reads."""
+    """A tool's answer as text and as structured content; an error in the model's arguments is returned to the model."""
     try:
         answer = await call
     except HybridMemError as error:
@@ -211,7 +211,7 @@ class HttpServer:
 
 
 def _guarded(app: _Asgi, token: str) -> _Asgi:
-    """The app behind a token: a request without it learns nothing, not even whether a path exists."""
+    """The app behind a token; a request without the token is refused before its path is read."""
     expected = f"Bearer {token}".encode()
 
     async def guarded(scope: _Scope, receive: Any, send: Any) -> None:

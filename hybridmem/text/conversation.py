@@ -166,7 +166,7 @@ def asks_when(question: str, /) -> bool:
 
 
 def about_user(question: str, /) -> bool:
-    """Whether the asking user means himself: "What did I buy?"."""
+    """Whether the question is about the user who asks it: "What did I buy?"."""
     return _SELF.search(question) is not None
 
 

@@ -226,7 +226,7 @@ class _Reading:
 
 
 class Names:
-    """Name → memories, following adds, updates and deletes; a text is matched against the names of the moment.
+    """Name → memories, following adds, updates and deletes; a text is matched against the current names.
 
     Nothing is stored for a mention. A text is read when its memory takes part in a search, so a name that is added
     later is found in older texts, and one that is removed is not.
@@ -397,7 +397,7 @@ class Names:
 
 
 def name_information(terms: Iterable[str], idf: Callable[[str], float], /) -> float:
-    """The IDF of the rarest term of a name; of no interest beyond that from which a name has its full weight.
+    """The IDF of the rarest term of a name; terms after one that is rare enough for the full weight are not read.
 
     >>> name_information(["tim", "burton", "never read"], {"tim": 2.0, "burton": 5.5}.__getitem__)
     5.5

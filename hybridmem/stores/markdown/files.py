@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sqlite3
 import stat as modes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from hybridmem.core.types import Edge
 from hybridmem.errors import StoreError
 from hybridmem.stores.sql.codec import placeholders
+from hybridmem.stores.sql.log import SQLConnection
 
 __all__ = [
     "FolderScan",
@@ -189,18 +189,18 @@ class SeenFile(NamedTuple):
     links: tuple[Edge, ...]
 
 
-def create_table(conn: sqlite3.Connection, /) -> None:
+def create_table(conn: SQLConnection, /) -> None:
     """Create the table where it does not exist."""
     conn.execute(_TABLE)
     conn.execute("CREATE INDEX IF NOT EXISTS notes_by_memory ON notes (namespace, id)")
 
 
-def all_files(conn: sqlite3.Connection, /) -> dict[str, SeenFile]:
+def all_files(conn: SQLConnection, /) -> dict[str, SeenFile]:
     """Every file by its path."""
     return {row[0]: _seen(row) for row in conn.execute("SELECT * FROM notes ORDER BY path")}
 
 
-def files_of(conn: sqlite3.Connection, namespace: str, ids: Sequence[str], /) -> dict[str, SeenFile]:
+def files_of(conn: SQLConnection, namespace: str, ids: Sequence[str], /) -> dict[str, SeenFile]:
     """The files of some memories, by id."""
     found: dict[str, SeenFile] = {}
     for start in range(0, len(ids), _CHUNK):
@@ -210,13 +210,13 @@ def files_of(conn: sqlite3.Connection, namespace: str, ids: Sequence[str], /) ->
     return found
 
 
-def put_files(conn: sqlite3.Connection, files: Sequence[SeenFile], /) -> None:
+def put_files(conn: SQLConnection, files: Sequence[SeenFile], /) -> None:
     """Insert or replace rows."""
     rows = [(*file[:-1], json.dumps(file.links)) for file in files]
     conn.executemany(f"INSERT OR REPLACE INTO notes VALUES ({placeholders(10)})", rows)  # noqa: S608
 
 
-def delete_files(conn: sqlite3.Connection, paths: Sequence[str], /) -> None:
+def delete_files(conn: SQLConnection, paths: Sequence[str], /) -> None:
     """Delete the rows of some files."""
     conn.executemany("DELETE FROM notes WHERE path = ?", [(path,) for path in paths])
 

@@ -57,12 +57,13 @@ __all__ = [
 class Conn:
     """A connection for the SQL shared with SQLite: `?` for bound values; `stream` reads rows as they are consumed."""
 
-    __slots__ = ("_cursors", "_stream", "raw")
+    __slots__ = ("_cursors", "_stream", "moments", "raw")
 
     def __init__(self, raw: Raw, /, *, stream: bool = False) -> None:
         self.raw = raw
         self._stream = stream
         self._cursors: list[Any] = []
+        self.moments: dict[float, tuple[int, int]] = {}
 
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
         """Run one statement; returns a cursor over its rows."""

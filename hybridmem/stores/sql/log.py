@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hybridmem.core.types import Edge
 from hybridmem.stores.sql.codec import BODY, placeholders, word_count
@@ -27,6 +26,7 @@ __all__ = [
     "VITALS",
     "Head",
     "Log",
+    "SQLConnection",
     "body_derived",
     "derive",
 ]
@@ -37,6 +37,19 @@ OPS = ("put", "vitals", "status", "delete", "vector", "erase")
 MAX_SKEW = 60.0
 """Seconds by which another writer's clock may be ahead before it is reported."""
 _CHUNK = 500  # ids per lookup: well below every SQLite's limit of bound values
+
+
+class SQLConnection(Protocol):
+    """A connection to SQLite or PostgreSQL, with `?` for bound values."""
+
+    moments: dict[float, tuple[int, int]]
+    """The last seq at times of past views: the newest seq that was read then, and the last one at that time."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement; returns a cursor over its rows."""
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Any:
+        """Run one statement for each row."""
 
 
 @dataclass(slots=True)
@@ -106,7 +119,7 @@ def derive(head: Head, body: Sequence[Any], /) -> None:
 class Log:
     """Buffers the rows of one write transaction in SQLite; `finish` writes them and advances the store's counter."""
 
-    def __init__(self, conn: sqlite3.Connection, /, *, now: float, at: float) -> None:
+    def __init__(self, conn: SQLConnection, /, *, now: float, at: float) -> None:
         """`now` is the writer's clock, for the dates of memories; `at` is the recorded time of the new entries."""
         self.conn = conn
         self.now, self.at = now, at

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -17,7 +16,7 @@ from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.core.validation import clean
 from hybridmem.filters.parse import FIELDS
 from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from, placeholders
-from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS
+from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS, SQLConnection
 from hybridmem.text.folding import text_digest
 
 __all__ = [
@@ -85,7 +84,7 @@ def columns(view: View, /) -> dict[str, str]:
     return {name: f"{places.get(name, 'b')}.{name}" for name in (*FIELDS, "metadata")}
 
 
-def scope(conn: sqlite3.Connection, view: View, /) -> Scope:
+def scope(conn: SQLConnection, view: View, /) -> Scope:
     """The scope of a view: `memories` for the present, the newest version recorded by T for a view as of T."""
     if view.as_of is None:
         return _scope(view.superseded, None, None)
@@ -106,12 +105,12 @@ def _scope(superseded: bool, limit: int | None, as_of: float | None) -> Scope:
     return Scope(h, tables, visible, where, f"m.id, {_VITALS.format(h=h)}, {_BODY}", limit)
 
 
-def last_seq(conn: sqlite3.Connection, /) -> int:
+def last_seq(conn: SQLConnection, /) -> int:
     """The newest seq of the whole store."""
     return int(conn.execute("SELECT seq FROM state").fetchone()[0])
 
 
-def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
+def _seq_at(conn: SQLConnection, moment: float) -> int:
     """The last seq recorded at or before a time.
 
     Clocks of writers may differ, so recorded times need not increase with the seq: an entry that is followed by one
@@ -120,7 +119,7 @@ def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
     newest, at = conn.execute("SELECT seq, at FROM state").fetchone()
     if at <= moment:
         return int(newest)
-    known: dict[float, tuple[int, int]] = getattr(conn, "moments", {})
+    known = conn.moments
     if len(known) >= _CACHED_TIMES:
         known.clear()
     read, found = known.get(moment, (0, 0))
@@ -134,7 +133,7 @@ def _seq_at(conn: sqlite3.Connection, moment: float) -> int:
 # --- memories
 
 
-def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Memory]:
+def get(conn: SQLConnection, view: View, ids_: Sequence[str], /) -> dict[str, Memory]:
     """The memories in view among some ids (a few hundred at most)."""
     s = scope(conn, view)
     rows = conn.execute(
@@ -147,7 +146,7 @@ def get(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[st
 
 
 def page(
-    conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]], /, *, after: str, size: int
+    conn: SQLConnection, view: View, condition: tuple[str, Sequence[Any]], /, *, after: str, size: int
 ) -> list[Memory]:
     """The next memories by id that meet a condition."""
     s = scope(conn, view)
@@ -159,7 +158,7 @@ def page(
     return [memory_from(row, view.namespace) for row in rows]
 
 
-def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any]] | None, /) -> frozenset[str]:
+def ids(conn: SQLConnection, view: View, condition: tuple[str, Sequence[Any]] | None, /) -> frozenset[str]:
     """The ids in view that meet a condition."""
     s = scope(conn, view)
     sql, parameters = f"SELECT m.id FROM {s.tables} WHERE {s.where}", []
@@ -169,21 +168,21 @@ def ids(conn: sqlite3.Connection, view: View, condition: tuple[str, Sequence[Any
     return frozenset([row[0] for row in conn.execute(sql, (view.namespace, *parameters))])
 
 
-def next_expiry(conn: sqlite3.Connection, namespace: str | None, /) -> float | None:
+def next_expiry(conn: SQLConnection, namespace: str | None, /) -> float | None:
     """The earliest `expires_at` of the memories of a namespace, or of all, that are not deleted."""
     sql = "SELECT min(expires_at) FROM memories WHERE expires_at IS NOT NULL AND live"
     row = conn.execute(*((sql,) if namespace is None else (f"{sql} AND namespace = ?", (namespace,)))).fetchone()
     return None if row[0] is None else float(row[0])
 
 
-def expired(conn: sqlite3.Connection, namespace: str, now: float, /, *, since: int | None = None) -> list[str]:
+def expired(conn: SQLConnection, namespace: str, now: float, /, *, since: int | None = None) -> list[str]:
     """The ids of memories that have expired: those that are not deleted, or (`since`) were so after this number."""
     condition, after = ("live", ()) if since is None else ("body IS NOT NULL AND (live OR seq > ?)", (since,))
     sql = f"SELECT id FROM memories WHERE namespace = ? AND expires_at <= ? AND {condition} ORDER BY id"
     return [row[0] for row in conn.execute(sql, (namespace, now, *after))]
 
 
-def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
+def thread(conn: SQLConnection, name: str, view: View, /) -> list[str]:
     """The ids of a thread in view, in reading order: by creation time, then by age."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
@@ -194,13 +193,13 @@ def thread(conn: sqlite3.Connection, name: str, view: View, /) -> list[str]:
     return [row[0] for row in rows]
 
 
-def every_id(conn: sqlite3.Connection, namespace: str, /) -> list[str]:
+def every_id(conn: SQLConnection, namespace: str, /) -> list[str]:
     """The ids of all memories that are not erased, deleted ones included."""
     sql = "SELECT id FROM memories WHERE namespace = ? AND body IS NOT NULL ORDER BY id"
     return [row[0] for row in conn.execute(sql, (namespace,))]
 
 
-def duplicates(conn: sqlite3.Connection, memories: Sequence[Memory], namespace: str, /) -> list[str | None]:
+def duplicates(conn: SQLConnection, memories: Sequence[Memory], namespace: str, /) -> list[str | None]:
     """For each memory the id of the newest one in view with the same normalized text and thread, or None."""
     digests = [text_digest(clean(memory.text)) for memory in memories]
     found: dict[tuple[int, str | None], str] = {}
@@ -217,14 +216,14 @@ def duplicates(conn: sqlite3.Connection, memories: Sequence[Memory], namespace: 
     return [found.get(key) for key in zip(digests, threads, strict=True)]
 
 
-def count(conn: sqlite3.Connection, view: View, /) -> int:
+def count(conn: SQLConnection, view: View, /) -> int:
     """How many memories are in view."""
     s = scope(conn, view)
     sql = f"SELECT count(*) FROM {s.tables} WHERE {s.where}"
     return int(conn.execute(sql, (view.namespace,)).fetchone()[0])
 
 
-def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
+def entries(conn: SQLConnection, view: View, /) -> list[Entry]:
     """The ranking fields of every memory in view, oldest version first."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
@@ -236,7 +235,7 @@ def entries(conn: sqlite3.Connection, view: View, /) -> list[Entry]:
     return list(map(_entry, rows))
 
 
-def vector_batches(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
+def vector_batches(conn: SQLConnection, view: View, /) -> Iterator[list[tuple[str, float | None, bytes]]]:
     """Every vector in view in batches of a few hundred: id, updated_at and little-endian float32."""
     s = scope(conn, view)
     tables, e = (s.tables, "m") if s.limit is None else (f"{s.tables} JOIN bodies b ON b.seq = h.body", "b")
@@ -249,7 +248,7 @@ def vector_batches(conn: sqlite3.Connection, view: View, /) -> Iterator[list[tup
         yield batch
 
 
-def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
+def vectors(conn: SQLConnection, view: View, ids_: Sequence[str], /) -> dict[str, Any]:
     """The vectors of the memories in view among some ids."""
     s = scope(conn, view)
     rows = conn.execute(
@@ -260,7 +259,7 @@ def vectors(conn: sqlite3.Connection, view: View, ids_: Sequence[str], /) -> dic
     return {id_: decode_vector(data) for id_, data in rows}
 
 
-def vector_seqs(conn: sqlite3.Connection, view: View, /) -> dict[str, int]:
+def vector_seqs(conn: SQLConnection, view: View, /) -> dict[str, int]:
     """The seq of the vector of each memory in view that has one."""
     s = scope(conn, view)
     rows = conn.execute(
@@ -269,7 +268,7 @@ def vector_seqs(conn: sqlite3.Connection, view: View, /) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
-def vector_rows(conn: sqlite3.Connection, seqs: Sequence[int], /) -> dict[int, bytes]:
+def vector_rows(conn: SQLConnection, seqs: Sequence[int], /) -> dict[int, bytes]:
     """The vectors with these seqs as little-endian float32."""
     found: dict[int, bytes] = {}
     for start in range(0, len(seqs), _LOOKUP):
@@ -280,7 +279,7 @@ def vector_rows(conn: sqlite3.Connection, seqs: Sequence[int], /) -> dict[int, b
     return found
 
 
-def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bool) -> list[Version]:
+def history(conn: SQLConnection, namespace: str, id_: str, /, *, vitals: bool) -> list[Version]:
     """Every version of a memory, oldest first."""
     hidden = (VECTOR,) if vitals else (VECTOR, VITALS)
     rows = conn.execute(
@@ -292,13 +291,13 @@ def history(conn: sqlite3.Connection, namespace: str, id_: str, /, *, vitals: bo
     return [Version(seq, at, memory_from(row, namespace), op in (DELETE, ERASE)) for seq, at, op, *row in rows]
 
 
-def unembedded(conn: sqlite3.Connection, namespace: str, after: str, size: int, /) -> list[str]:
+def unembedded(conn: SQLConnection, namespace: str, after: str, size: int, /) -> list[str]:
     """The ids of memories without a vector, in order: at most `size`, after a given id."""
     query = "SELECT id FROM memories WHERE namespace = ? AND id > ? AND live AND vector IS NULL ORDER BY id LIMIT ?"
     return [row[0] for row in conn.execute(query, (namespace, after, size))]
 
 
-def namespaces(conn: sqlite3.Connection, /) -> list[str]:
+def namespaces(conn: SQLConnection, /) -> list[str]:
     """The namespaces that hold at least one memory: one index look-up for each namespace instead of a full scan."""
     found, last = [], conn.execute("SELECT min(namespace) FROM memories").fetchone()[0]
     while last is not None:
@@ -308,7 +307,7 @@ def namespaces(conn: sqlite3.Connection, /) -> list[str]:
     return found
 
 
-def changed_namespaces(conn: sqlite3.Connection, since: int, /) -> list[str]:
+def changed_namespaces(conn: SQLConnection, since: int, /) -> list[str]:
     """The namespaces with a change after `since`."""
     rows = conn.execute(
         "SELECT m.namespace FROM versions v JOIN memories m ON m.mem = v.mem WHERE v.seq > ? "
@@ -321,7 +320,7 @@ def changed_namespaces(conn: sqlite3.Connection, since: int, /) -> list[str]:
 # --- edges and changes
 
 
-def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
+def edges(conn: SQLConnection, view: View, /) -> list[Edge]:
     """The links whose both ends are in view."""
     s = scope(conn, view)
     rows = _edge_rows(conn, s, view.namespace)
@@ -331,10 +330,10 @@ def edges(conn: sqlite3.Connection, view: View, /) -> list[Edge]:
     return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
 
 
-def _edge_rows(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
+def _edge_rows(conn: SQLConnection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
     if s.limit is None:
         sql = "SELECT seq, a, b, relation, weight FROM edges WHERE namespace = ? ORDER BY seq"
-        return conn.execute(sql, (namespace,)).fetchall()
+        return list(conn.execute(sql, (namespace,)))
     newest: dict[tuple[str, str, str], tuple[Any, ...]] = {}
     sql = "SELECT seq, a, b, relation, weight, gone FROM edge_log WHERE namespace = ? AND seq <= ? ORDER BY seq"
     for *row, gone in conn.execute(sql, (namespace, s.limit)):
@@ -345,7 +344,7 @@ def _edge_rows(conn: sqlite3.Connection, s: Scope, namespace: str) -> list[tuple
     return list(newest.values())
 
 
-def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
+def changes(conn: SQLConnection, since: int, view: View, /, *, vectors: bool) -> Iterator[Change]:
     """The view's changes after `since`, oldest first: each memory once, in its present state."""
     s = scope(conn, view)
     linked = _edge_changes(conn, s, since, view.namespace)
@@ -354,7 +353,7 @@ def changes(conn: sqlite3.Connection, since: int, view: View, /, *, vectors: boo
 
 
 def _memory_changes(
-    conn: sqlite3.Connection, s: Scope, since: int, namespace: str, *, with_vectors: bool
+    conn: SQLConnection, s: Scope, since: int, namespace: str, *, with_vectors: bool
 ) -> Iterator[Change]:
     data, join = (
         (f"x.data, {s.h}.vector", f"LEFT JOIN vectors x ON x.seq = {s.h}.vector") if with_vectors else ("NULL, 0", "")
@@ -375,7 +374,7 @@ def _memory_changes(
             yield Change(row[0], row[9])
 
 
-def _edge_changes(conn: sqlite3.Connection, s: Scope, since: int, namespace: str) -> list[Change]:
+def _edge_changes(conn: SQLConnection, s: Scope, since: int, namespace: str) -> list[Change]:
     if not since:
         return [Change(row[0], "", edge=Edge(*row[1:])) for row in _edge_rows(conn, s, namespace)]
     upto = 2**62 if s.limit is None else s.limit

@@ -8,7 +8,6 @@ import base64
 import binascii
 import heapq
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
 from hybridmem.stores.sql.codec import BODY, BodyTimes, body_row, decode_vector, encode_vector
-from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, derive
+from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, SQLConnection, derive
 from hybridmem.stores.sql.validation import check_memory, check_namespace, checked_edge
 from hybridmem.stores.sql.write import wipe
 
@@ -32,7 +31,7 @@ _EMBEDDER = "embedder"
 _LAST = 2**62
 
 
-def export(conn: sqlite3.Connection, namespace: str | None, /) -> Iterator[dict[str, Any]]:
+def export(conn: SQLConnection, namespace: str | None, /) -> Iterator[dict[str, Any]]:
     """A header, the settings (for one namespace only the embedder), then every version and link in order of seq."""
     yield {"kind": "hybridmem", "format": FORMAT}
     for key, value in conn.execute("SELECT key, value FROM meta ORDER BY key"):
@@ -41,7 +40,7 @@ def export(conn: sqlite3.Connection, namespace: str | None, /) -> Iterator[dict[
     yield from heapq.merge(_versions(conn, namespace), _links(conn, namespace), key=lambda row: row["seq"])
 
 
-def _versions(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str, Any]]:
+def _versions(conn: SQLConnection, namespace: str | None) -> Iterator[dict[str, Any]]:
     only, bound = ("", ()) if namespace is None else ("WHERE m.namespace = ?", (namespace,))
     body = ", ".join(f"b.{name}" for name in BODY)
     rows = conn.execute(
@@ -64,7 +63,7 @@ def _versions(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[
         yield row
 
 
-def _links(conn: sqlite3.Connection, namespace: str | None) -> Iterator[dict[str, Any]]:
+def _links(conn: SQLConnection, namespace: str | None) -> Iterator[dict[str, Any]]:
     only, bound = ("", ()) if namespace is None else ("WHERE namespace = ?", (namespace,))
     rows = conn.execute(f"SELECT * FROM edge_log {only} ORDER BY seq", bound)
     for seq, at, space, a, b, relation, weight, gone in rows:

@@ -217,7 +217,7 @@ class ConnectionPool:
             self.give(conn)
 
     @contextmanager
-    def snapshot(self) -> Iterator[sqlite3.Connection]:
+    def snapshot(self) -> Iterator[Connection]:
         """A connection in a read transaction: all its statements see the same state of the file."""
         conn = self.take()
         try:
@@ -235,7 +235,7 @@ class ConnectionPool:
     # --- writing
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[Connection]:
         """One write transaction: it is committed as a whole or rolled back."""
         if not self._write_lock.acquire(timeout=self.busy_timeout):
             raise StoreBusyError(self._busy())
