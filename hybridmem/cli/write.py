@@ -27,11 +27,10 @@ from hybridmem.cli.command import (
     read_json,
     say,
 )
-from hybridmem.core.inputs import as_memory
+from hybridmem.core.inputs import as_memory, check_memory
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError
 from hybridmem.evaluation.cases import read_rows
-from hybridmem.stores.sql.validation import check_memory
 
 __all__ = ["WRITE", "ImportSource", "open_source"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+from hybridmem.core.protocols import View
 from hybridmem.core.times import epoch
 from hybridmem.errors import ConfigError
 
@@ -15,25 +16,30 @@ __all__ = [
     "as_of",
     "bm25_constants",
     "clean",
+    "clock_seconds",
     "display",
     "file_path",
     "flag",
     "function",
+    "ids",
     "integer",
     "k",
     "listed",
     "namespace",
     "number",
     "one_of",
+    "optional_time",
     "refuse",
     "text",
     "texts",
     "time",
+    "view",
     "weights",
 ]
 
 MAX_DISPLAYED = 200
 """How many characters of a wrong value a message repeats."""
+_YEAR_9999 = 253_402_300_799.0
 
 
 def display(value: Any, /) -> str:
@@ -108,7 +114,7 @@ def namespace(value: Any, /) -> str:
 
 def as_of(value: Any, /) -> float | None:
     """The time of an `as_of` search in epoch seconds; None (now) stays None."""
-    return None if value is None else time("as_of", value)
+    return optional_time("as_of", value)
 
 
 def time(name: str, value: Any, /) -> float:
@@ -117,6 +123,29 @@ def time(name: str, value: Any, /) -> float:
     if seconds is None:
         refuse(name, value, "a datetime, date, ISO-8601 text or epoch seconds")
     return seconds
+
+
+def optional_time(name: str, value: Any, /) -> float | None:
+    """A time in epoch seconds; None stays None."""
+    return None if value is None else time(name, value)
+
+
+def clock_seconds(clock: Callable[[], float], /) -> float:
+    """The time of a clock; an error when it does not return a finite number of seconds."""
+    now = clock()
+    number("the value of clock()", now, "epoch seconds: a finite number", low=-_YEAR_9999, high=_YEAR_9999)
+    return float(now)
+
+
+def view(value: View, /) -> None:
+    """Check for a `View(namespace, as_of, superseded)`."""
+    if not isinstance(value, View):
+        refuse("view", value, "View(namespace, as_of, superseded)")
+    namespace(value.namespace)
+    if value.as_of is not None and type(value.as_of) is not float:
+        number("View.as_of", value.as_of, "epoch seconds, or None")
+    if value.superseded is not True and value.superseded is not False:
+        flag("View.superseded", value.superseded)
 
 
 def one_of(name: str, value: Any, choices: Iterable[str], /) -> None:
@@ -148,6 +177,18 @@ def texts(name: str, values: Any, /) -> list[str]:
     for value in given:
         text(f"one of {name}", value, "a text")
     return given
+
+
+def ids(values: Sequence[str], /) -> list[str]:
+    """Ids as they are stored (see `clean`); a single str is refused."""
+    if type(values) is not list:
+        values = listed("ids", values, "str")
+    try:
+        return [clean(value) for value in values]
+    except (TypeError, AttributeError):
+        for value in values:
+            text("id", value, "a str")
+        raise
 
 
 def weights(values: Any, /) -> list[float]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from hybridmem.core import validation
-from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.text.analyzer import Analyzer
@@ -86,16 +85,7 @@ def new_document(id: str, fields: Mapping[str, str], updated_at: Any = None, /) 
 
 def stamp_of(when: datetime | date | float | None, /) -> float:
     """A time as epoch seconds (naive is UTC); -inf for None, which sorts as oldest."""
-    if when is None:
-        return float("-inf")
-    if isinstance(when, datetime):
-        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
-    if isinstance(when, date):
-        return datetime(when.year, when.month, when.day, tzinfo=timezone.utc).timestamp()
-    seconds = epoch(when)
-    if seconds is None:
-        validation.refuse("updated_at", when, "a datetime, date, ISO-8601 text or epoch number")
-    return seconds
+    return float("-inf") if when is None else validation.time("updated_at", when)
 
 
 def weigh(

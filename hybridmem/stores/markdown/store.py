@@ -14,19 +14,12 @@ from typing import Any, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.forks import guard
+from hybridmem.core.inputs import checked_batch, checked_edges
 from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import StoreError
 from hybridmem.stores.markdown.sync import NoteFolder, SyncReport, read_notes
 from hybridmem.stores.sql import transfer, write
-from hybridmem.stores.sql.validation import (
-    check_namespace,
-    check_restore,
-    check_view,
-    checked_batch,
-    checked_edges,
-    checked_ids,
-)
 from hybridmem.stores.sqlite.store import SQLiteStore
 
 __all__ = ["MarkdownStore", "SyncReport", "read_notes"]
@@ -126,9 +119,9 @@ class MarkdownStore:
             return []
         hidden = [memory.supersedes for memory in batch.memories if memory.supersedes]
         with self._lock, self._notes.transaction() as current:
-            current.prepare_write(namespace, checked_ids([*hidden, *(memory.id for memory in batch.memories)]))
+            current.prepare_write(namespace, validation.ids([*hidden, *(memory.id for memory in batch.memories)]))
             ids = write.put_batch(current.log, batch, progress=progress)
-            current.write(namespace, [*checked_ids(hidden), *ids])
+            current.write(namespace, [*validation.ids(hidden), *ids])
             return ids
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
@@ -142,8 +135,8 @@ class MarkdownStore:
         return erased
 
     def _remove(self, remove: Callable[..., int], ids: Sequence[str], namespace: str) -> int:
-        checked = checked_ids(ids)
-        check_namespace(namespace)
+        checked = validation.ids(ids)
+        validation.namespace(namespace)
         with self._lock, self._notes.transaction() as current:
             links = current.remove(namespace, checked)
             removed = remove(current.log, checked, namespace=namespace)
@@ -153,7 +146,7 @@ class MarkdownStore:
     def erase_namespace(self, namespace: str, /) -> int:
         """Remove every note of a namespace and the whole history in the index; returns how many existed."""
         with self._lock:
-            notes = sorted(self.index.ids(view=View(check_namespace(namespace), superseded=True)))
+            notes = sorted(self.index.ids(view=View(validation.namespace(namespace), superseded=True)))
             return self.erase(notes, namespace=namespace) + self.index.erase_namespace(namespace)
 
     def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
@@ -182,7 +175,7 @@ class MarkdownStore:
 
     def _change_links(self, change: Callable[..., T], edges: Sequence[Edge], namespace: str) -> T:
         checked = checked_edges(edges)
-        check_namespace(namespace)
+        validation.namespace(namespace)
         with self._lock, self._notes.transaction() as current:
             current.prepare_write(namespace, [end for edge in checked for end in edge[:2]])
             result = change(current.log, checked, namespace=namespace)
@@ -211,8 +204,8 @@ class MarkdownStore:
 
     def get(self, ids: Sequence[str], /, *, view: View) -> _list[Memory | None]:
         """The memories of some ids; a note edited since it was indexed is read again first."""
-        check_view(view)
-        ids = checked_ids(ids)
+        validation.view(view)
+        ids = validation.ids(ids)
         if view.as_of is None:
             with self._lock:
                 self._notes.refresh(view.namespace, ids)
@@ -333,7 +326,7 @@ class MarkdownStore:
         self, rows: Iterable[Mapping[str, Any]], /, *, progress: Progress | None = None, exact: bool | None = None
     ) -> int:
         """Replay exported rows, then write all notes."""
-        check_restore(rows, progress)
+        transfer.check_rows(rows, progress)
         with self._lock, self._notes.transaction() as current:
             current.sync()
             done = transfer.restore(current.log, rows, progress, exact=exact)

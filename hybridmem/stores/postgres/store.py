@@ -15,7 +15,6 @@ from hybridmem.errors import ConfigError, MissingExtraError, StoreError
 from hybridmem.filters.parse import Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql.store import SQLStore
-from hybridmem.stores.sql.validation import check_view
 
 try:
     import pgvector  # noqa: F401 - part of the extra
@@ -216,7 +215,7 @@ class PostgresStore(SQLStore):
 
     def lazy_ids(self, *, view: View, filter: Any = None) -> Set[str]:
         """The ids that match a filter, as a set that is read when it is first used; a search filters in the server."""
-        check_view(view)
+        validation.view(view)
         condition = parse(filter)
         return FilterIds(filter_sql(condition, view), lambda: self.ids(view=view, filter=condition))
 

@@ -13,22 +13,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from hybridmem.core import validation
+from hybridmem.core.inputs import checked_batch, checked_edges
 from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import All, Condition, parse
 from hybridmem.filters.sql import SQL
 from hybridmem.stores.sql import read, transfer, write
 from hybridmem.stores.sql.log import MAX_SKEW, Log
-from hybridmem.stores.sql.validation import (
-    check_namespace,
-    check_restore,
-    check_view,
-    checked_batch,
-    checked_edges,
-    checked_ids,
-    clock_seconds,
-    epoch_seconds,
-)
 
 __all__ = ["PAGE", "SQLStore"]
 
@@ -68,7 +59,7 @@ class SQLStore(ABC):
 
         Times of other writers do not matter: one of their clocks may be wrong.
         """
-        now = clock_seconds(self._clock)
+        now = validation.clock_seconds(self._clock)
         self._recorded = max(now, self._recorded)
         return now, self._recorded
 
@@ -79,7 +70,7 @@ class SQLStore(ABC):
             logger.warning("%s: %s", self.path, _ahead(newest - now))
 
     def _clock_problems(self, conn: Any) -> _list[str]:
-        ahead = conn.execute("SELECT at FROM state").fetchone()[0] - clock_seconds(self._clock)
+        ahead = conn.execute("SELECT at FROM state").fetchone()[0] - validation.clock_seconds(self._clock)
         return [_ahead(ahead)] if ahead > MAX_SKEW else []
 
     @abstractmethod
@@ -109,7 +100,7 @@ class SQLStore(ABC):
         """Called before vectors are written."""
 
     def _log(self, namespace: str) -> AbstractContextManager[Log]:
-        return self.transaction(check_namespace(namespace))
+        return self.transaction(validation.namespace(namespace))
 
     # --- writing
 
@@ -155,13 +146,13 @@ class SQLStore(ABC):
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links; the history keeps them. Returns how many existed."""
-        checked = checked_ids(ids)
+        checked = validation.ids(ids)
         with self._log(namespace) as log:
             return write.delete(log, checked, namespace=namespace)
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove memories with their whole history; returns how many existed."""
-        checked = checked_ids(ids)
+        checked = validation.ids(ids)
         with self._log(namespace) as log:
             return write.erase(log, checked, namespace=namespace)
 
@@ -178,7 +169,7 @@ class SQLStore(ABC):
     def next_expiry(self, *, namespace: str | None = "") -> float | None:
         """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
         if namespace is not None:
-            check_namespace(namespace)
+            validation.namespace(namespace)
         return self._read(lambda conn: read.next_expiry(conn, namespace))
 
     def expire(self, *, now: float, namespace: str = "") -> int:
@@ -188,7 +179,7 @@ class SQLStore(ABC):
 
     def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
         """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
-        check_namespace(namespace)
+        validation.namespace(namespace)
         return self._read(lambda conn: read.expired(conn, namespace, now, since=since))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
@@ -205,20 +196,20 @@ class SQLStore(ABC):
 
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
         """Count an access of each memory at the current time."""
-        checked = checked_ids(ids)
+        checked = validation.ids(ids)
         with self._log(namespace) as log:
             write.touch(log, checked, namespace=namespace)
 
     def reinforce(self, id: str, /, *, namespace: str = "", by: float = 0.1) -> float:
         """Increase the strength of a memory, up to 1.0; returns the new strength."""
-        (checked,) = checked_ids([id])
+        (checked,) = validation.ids([id])
         validation.number("by", by, "a finite number from 0 up", low=0)
         with self._log(namespace) as log:
             return write.reinforce(log, checked, namespace=namespace, by=by)
 
     def decay(self, *, namespace: str = "", now: datetime | None = None) -> int:
         """Multiply each strength by exp(−0.01) for each whole day since the last decay; returns how many changed."""
-        moment = epoch_seconds(now, "now")
+        moment = validation.optional_time("now", now)
         with self._log(namespace) as log:
             return write.decay(log, namespace=namespace, now=log.now if moment is None else moment)
 
@@ -247,8 +238,8 @@ class SQLStore(ABC):
     def _look_up(
         self, ids: Sequence[str], view: View, find: Callable[[Any, View, Sequence[str]], dict[str, T]]
     ) -> _list[T | None]:
-        check_view(view)
-        wanted = checked_ids(ids)
+        validation.view(view)
+        wanted = validation.ids(ids)
 
         def work(conn: Any) -> dict[str, T]:
             if len(wanted) <= PAGE:
@@ -264,11 +255,11 @@ class SQLStore(ABC):
         self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
     ) -> Iterator[Memory]:
         """The memories in view in the order of their ids: those after a given id, at most `limit` of them."""
-        check_view(view)
+        validation.view(view)
         condition = self._sql(parse(filter), view)
         if limit is not None:
             validation.integer("limit", limit, "a whole number from 0 up, or None", low=0)
-        return self._pages(view, condition, limit, *checked_ids(["" if after is None else after]))
+        return self._pages(view, condition, limit, *validation.ids(["" if after is None else after]))
 
     def _pages(self, view: View, condition: SQL, limit: int | None, after: str) -> Iterator[Memory]:
         left = limit
@@ -286,7 +277,7 @@ class SQLStore(ABC):
 
     def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
         """The ids in view that match a filter; the same set object as long as the store has not changed."""
-        check_view(view)
+        validation.view(view)
         condition = parse(filter)
         cached = self._filter_ids.get((view, condition, self.last_seq()))
         if cached is None:
@@ -299,29 +290,29 @@ class SQLStore(ABC):
 
     def count(self, *, view: View) -> int:
         """How many memories are in view."""
-        check_view(view)
+        validation.view(view)
         return self._read(lambda conn: read.count(conn, view))
 
     def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
         """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
-        check_namespace(namespace)
-        return self._read(lambda conn: read.history(conn, namespace, *checked_ids([id]), vitals=vitals))
+        validation.namespace(namespace)
+        return self._read(lambda conn: read.history(conn, namespace, *validation.ids([id]), vitals=vitals))
 
     def thread(self, name: str, /, *, view: View) -> _list[str]:
         """The ids of a thread in view, in reading order."""
-        check_view(view)
-        (checked,) = checked_ids([name])
+        validation.view(view)
+        (checked,) = validation.ids([name])
         return self._read(lambda conn: read.thread(conn, checked, view))
 
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
-        check_view(view)
+        validation.view(view)
         with self.snapshot() as conn:
             return read.edges(conn, view)
 
     def entries(self, *, view: View) -> _list[Entry]:
         """The ranking fields of every memory in view."""
-        check_view(view)
+        validation.view(view)
         return self._read(lambda conn: read.entries(conn, view))
 
     def namespaces(self) -> _list[str]:
@@ -339,13 +330,13 @@ class SQLStore(ABC):
 
     def view_version(self, *, view: View) -> tuple[int, int]:
         """A value that changes when a view of the past does: by writes up to its time, and by erasures."""
-        check_view(view)
+        validation.view(view)
         with self.snapshot() as conn:
             return read.view_version(conn, view)
 
     def changes(self, since: int, /, *, view: View, vectors: bool = False) -> Iterator[Change]:
         """The view's changes after `since`, oldest first, all from one moment; from 0 the present state."""
-        check_view(view)
+        validation.view(view)
         validation.integer("since", since, "a seq: a whole number from 0 up", low=0)
         with self.snapshot(stream=not since) as conn:
             stream = read.changes(conn, min(since, _LAST_SEQ), view, vectors=vectors)
@@ -365,26 +356,26 @@ class SQLStore(ABC):
 
     def drop_snapshots(self, *, namespace: str = "") -> None:
         """Delete the saved states of the indexes of a namespace: they are built again from the log."""
-        check_namespace(namespace)
+        validation.namespace(namespace)
         with self._side_tables("snapshots") as conn:
             write.drop_snapshots(conn, namespace)
 
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""
-        (stored,) = checked_ids([key])
+        (stored,) = validation.ids([key])
         return self._read(lambda conn: read.get_meta(conn, stored))
 
     def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
         """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
-        (name,) = checked_ids([key])
+        (name,) = validation.ids([key])
         with self._side_tables(key, alone=callable(value)) as conn:
             text = value(read.get_meta(conn, name)) if callable(value) else value
-            write.set_meta(conn, name, *checked_ids([text]))
+            write.set_meta(conn, name, *validation.ids([text]))
 
     def load_snapshot(self, index: str, /, *, namespace: str = "") -> tuple[int, bytes] | None:
         """The last saved state of an index and its watermark."""
-        check_namespace(namespace)
-        (name,) = checked_ids([index])
+        validation.namespace(namespace)
+        (name,) = validation.ids([index])
         return self._read(lambda conn: read.load_snapshot(conn, name, namespace))
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
@@ -392,8 +383,8 @@ class SQLStore(ABC):
 
         A state from before the newest erasure is not stored: it may contain words of erased memories.
         """
-        check_namespace(namespace)
-        (name,) = checked_ids([index])
+        validation.namespace(namespace)
+        (name,) = validation.ids([index])
         with self._side_tables(f"{namespace}/{name}") as conn:
             if watermark >= read.last_erase(conn, namespace):
                 write.save_snapshot(conn, name, namespace, watermark, blob)
@@ -403,7 +394,7 @@ class SQLStore(ABC):
     def export(self, *, namespace: str | None = None) -> Iterator[dict[str, Any]]:
         """The whole log as JSON-ready rows, oldest first: versions, links, recorded times, vectors."""
         if namespace is not None:
-            check_namespace(namespace)
+            validation.namespace(namespace)
         with self.snapshot(stream=True) as conn:
             rows = transfer.export(conn, namespace)
             if self._streams:
@@ -419,7 +410,7 @@ class SQLStore(ABC):
 
         `exact=True` continues an exact copy whose beginning is stored already.
         """
-        check_restore(rows, progress)
+        transfer.check_rows(rows, progress)
         self._expect_vectors()
         with self.transaction(None) as log:
             return transfer.restore(log, log.prefetched(rows), progress, exact=exact)

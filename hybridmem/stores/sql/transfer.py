@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hybridmem.core import validation
+from hybridmem.core.inputs import check_memory, checked_edge
 from hybridmem.core.protocols import Progress
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
 from hybridmem.stores.sql.codec import BODY, BodyTimes, body_row, decode_vector, encode_vector
 from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, SQLConnection, derive
-from hybridmem.stores.sql.validation import check_memory, check_namespace, checked_edge
 from hybridmem.stores.sql.write import wipe
 
-__all__ = ["FORMAT", "export", "restore"]
+__all__ = ["FORMAT", "check_rows", "export", "restore"]
 
 FORMAT = 1
 _VITALS = ("status", "strength", "access_count", "last_accessed", "decayed")
@@ -74,6 +74,14 @@ def _links(conn: SQLConnection, namespace: str | None) -> Iterator[dict[str, Any
 
 
 # --- restore
+
+
+def check_rows(rows: Any, progress: Any, /) -> None:
+    """Refuse anything but rows of an export and a progress function."""
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        validation.refuse("rows", rows, "the rows of an export")
+    if progress is not None:
+        validation.function("progress", progress, "a function of (done, total), or None")
 
 
 def restore(
@@ -169,7 +177,7 @@ def _edge(log: Log, row: Mapping[str, Any]) -> None:
 
 def _version(log: Log, row: Mapping[str, Any]) -> None:
     memory, op = _memory(row), _op(row["op"])
-    check_namespace(memory.namespace)
+    validation.namespace(memory.namespace)
     check_memory(memory, namespace=memory.namespace)
     log.heads(memory.namespace, [memory.id])
     head = log.head(memory.namespace, memory.id)

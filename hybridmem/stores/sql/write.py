@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from hybridmem.core import validation
+from hybridmem.core.inputs import Batch
 from hybridmem.core.protocols import CheckEmbedder, Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.stores.sql import codec, read
 from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
-from hybridmem.stores.sql.validation import Batch, epoch_seconds
 
 __all__ = [
     "assign_ids",
@@ -133,9 +134,9 @@ def _check_circles(log: Log, namespace: str, superseded: Mapping[str, str]) -> N
 
 
 def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: bool) -> None:
-    created = epoch_seconds(memory.created_at, "Memory.created_at")
-    updated = epoch_seconds(memory.updated_at, "Memory.updated_at")
-    accessed = epoch_seconds(memory.last_accessed, "Memory.last_accessed")
+    created = validation.optional_time("Memory.created_at", memory.created_at)
+    updated = validation.optional_time("Memory.updated_at", memory.updated_at)
+    accessed = validation.optional_time("Memory.last_accessed", memory.last_accessed)
     fresh = not head.live
     if updated is None:
         updated = created if fresh and created is not None else log.now
@@ -144,8 +145,8 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
     confidence = float(memory.confidence)
     if not (fresh or whole) and confidence == 1.0:  # not given: the confidence set at creation stays
         confidence = head.confidence
-    event = epoch_seconds(memory.event_at, "Memory.event_at")
-    expires = epoch_seconds(memory.expires_at, "Memory.expires_at")
+    event = validation.optional_time("Memory.event_at", memory.event_at)
+    expires = validation.optional_time("Memory.expires_at", memory.expires_at)
     row = codec.body_row(memory, codec.BodyTimes(created, updated, event, expires), confidence)
     if fresh:
         head.born = 0  # a deleted id that is used again starts anew

@@ -21,7 +21,6 @@ from hybridmem.filters.sql import SQL, to_sql
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
-from hybridmem.stores.sql.validation import check_namespace, check_view
 from hybridmem.stores.sqlite.connection import SQLITE_ERRORS, ConnectionPool, Synchronous, explain, is_busy, translated
 
 __all__ = ["SQLiteStore", "part_name", "publish", "remove_leftovers"]
@@ -104,13 +103,13 @@ class SQLiteStore(SQLStore):
     @contextmanager
     def vector_pieces(self, *, view: View) -> Iterator[tuple[int, Iterator[list[tuple[str, float | None, bytes]]]]]:
         """The seq of this state and every vector in view, in batches; to be read inside the `with`."""
-        check_view(view)
+        validation.view(view)
         with self.snapshot() as conn:
             yield read.last_seq(conn), read.vector_batches(conn, view)
 
     def vector_seqs(self, *, view: View) -> dict[str, int]:
         """The number of the vector of each memory in view that has one."""
-        check_view(view)
+        validation.view(view)
         with self.snapshot() as conn:
             return read.vector_seqs(conn, view)
 
@@ -120,7 +119,7 @@ class SQLiteStore(SQLStore):
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = PAGE) -> list[Memory]:
         """Memories without a vector, superseded ones too, in the order of ids: at most `limit`, after a given id."""
-        check_namespace(namespace)
+        validation.namespace(namespace)
         with self.snapshot() as conn:
             missing = read.unembedded(conn, namespace, after, min(limit, PAGE))
             found = read.get(conn, View(namespace, superseded=True), missing)
