@@ -12,7 +12,7 @@ from hybridmem.core.fanout import in_thread
 from hybridmem.core.inputs import from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.stages.top import Scorer, scores_of_order
+from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
 from langchain_hybridmem._settings import HybridMemory, IdKey
 
 __all__ = [

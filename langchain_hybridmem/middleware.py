@@ -13,9 +13,9 @@ from langchain_core.runnables import RunnableConfig
 
 from hybridmem.core import validation
 from hybridmem.core.types import Memory
+from hybridmem.core.validation import normalized
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
 from hybridmem.memory.results import block, message_memory, with_surroundings
-from hybridmem.text.folding import normalized
 from langchain_hybridmem.tools import thread_of, views
 
 if find_spec("langchain") is None or find_spec("langchain.agents") is None:

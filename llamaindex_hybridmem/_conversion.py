@@ -22,7 +22,7 @@ from hybridmem.core.inputs import METADATA_FIELDS, from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation, Receipt
-from hybridmem.fusion.stages.top import Scorer, scores_of_order
+from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory

@@ -9,7 +9,7 @@ from functools import lru_cache
 from numbers import Real
 from typing import Any
 
-__all__ = ["Time", "as_datetime", "epoch", "from_epoch", "iso"]
+__all__ = ["Time", "as_datetime", "epoch", "from_epoch", "has_passed", "iso"]
 
 Time = datetime | date | str | float
 """A time as users give it: a datetime or date (naive means UTC), ISO-8601 text, or epoch seconds or milliseconds."""
@@ -58,6 +58,16 @@ def epoch(value: Any, /) -> float | None:  # noqa: PLR0911 - one return per kind
     if kind.__module__ == "numpy" and kind.__name__ == "datetime64":
         return epoch(value.astype("datetime64[us]").item())
     return None
+
+
+def has_passed(when: Any, now: float, /) -> bool:
+    """Whether a time is at or before `now`; False for None and for what is unreadable.
+
+    >>> has_passed("1970-01-02", 86_400.0), has_passed(None, 86_400.0)
+    (True, False)
+    """
+    seconds = epoch(when)
+    return seconds is not None and seconds <= now
 
 
 def as_datetime(value: Any, /) -> datetime | None:

@@ -1,10 +1,15 @@
-"""Validation of arguments at the public API: every error names the parameter, its value and what is allowed."""
+"""Validation of arguments at the public API, and the forms in which texts are stored and compared.
+
+Every error names the parameter, its value and what is allowed.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
@@ -26,14 +31,17 @@ __all__ = [
     "k",
     "listed",
     "namespace",
+    "normalized",
     "number",
     "one_of",
     "optional_time",
     "refuse",
     "text",
+    "text_digest",
     "texts",
     "time",
     "view",
+    "view_of",
     "weights",
 ]
 
@@ -148,6 +156,12 @@ def view(value: View, /) -> None:
         flag("View.superseded", value.superseded)
 
 
+def view_of(name: Any, moment: Any, /, *, superseded: bool) -> View:
+    """The view of the arguments `namespace`, `as_of` and `superseded` of a call."""
+    flag("superseded", superseded)
+    return View(namespace(name), as_of(moment), superseded)
+
+
 def one_of(name: str, value: Any, choices: Iterable[str], /) -> None:
     """Check for one of several words."""
     allowed = list(choices)
@@ -242,3 +256,19 @@ def clean(text: str, /) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def normalized(text: str, /) -> str:
+    """The text in lower case with single spaces and without compatibility forms: equal for duplicates.
+
+    >>> normalized("  The  Cat ") == normalized("the cat")
+    True
+    """
+    plain = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(plain.split())
+
+
+def text_digest(text: str, /) -> int:
+    """A signed 64-bit hash of the normalized text, by which stores find duplicates."""
+    data = normalized(text).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)

@@ -19,8 +19,8 @@ from hybridmem.core.protocols import Progress
 from hybridmem.errors import ConfigError
 from hybridmem.evaluation.cases import Case, check_cases, judged_cases, load_cases, load_corpus, load_questions
 from hybridmem.evaluation.report import ExplainCase, Failure, Report, Run, find_failures
+from hybridmem.memory.engine import answer_confidence
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.question import answer_confidence
 
 __all__ = [
     "Calibration",

@@ -16,8 +16,8 @@ from hybridmem.fusion.recipe import SLOTS, Fusion
 from hybridmem.fusion.stages import Spread
 from hybridmem.fusion.stages.base import Context, Pool
 from hybridmem.fusion.stages.evidence import PARTS
+from hybridmem.memory.engine import arm_lists, pool_of
 from hybridmem.memory.memory import HybridMemory
-from hybridmem.memory.question import listed, pool_of
 from hybridmem.retrievers.arms import Explainer
 
 __all__ = [
@@ -122,7 +122,7 @@ def curve_recorder(
             read = view if curve is None else _with_constants(view, curve)
             own = hits if curve is None else {**hits, "bm25": read.search("bm25", query, k=depth)}
             pool = pool_of(read, query, own)
-            records.append(Recorded(listed(engine.arms, own, read, pool), reader, graph, now, pool))
+            records.append(Recorded(arm_lists(engine.arms, own, read, pool), reader, graph, now, pool))
         return records
 
     return record

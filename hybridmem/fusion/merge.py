@@ -1,4 +1,4 @@
-"""Merge modes: pure functions that turn ranked lists into one list of summed shares.
+"""Merge modes and operations on rankings: pure functions that turn ranked lists into one, and sort or cut it.
 
 | function | returns |
 |---|---|
@@ -7,6 +7,7 @@
 | `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
 | `merge`, `merge_pool` | the sum of each key's shares over the lists, or of each row's in a pool |
 | `normalise_weights` | one weight per arm, summing to 1 |
+| `reorder`, `take`, `pick` | a ranking with new scores, or some of its items |
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, zip_longest
+from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridmem.core import validation
-from hybridmem.core.types import ArmList, Candidates
+from hybridmem.core.types import ArmList, Candidates, Ranking
 from hybridmem.errors import ConfigError
 
 __all__ = [
@@ -31,9 +33,12 @@ __all__ = [
     "merge",
     "merge_pool",
     "normalise_weights",
+    "pick",
     "pool_votes",
     "rank_shares",
+    "reorder",
     "score_shares",
+    "take",
     "weighted_rrf",
 ]
 
@@ -250,3 +255,28 @@ def _order(id_of: Callable[[int], str], *columns: Floats) -> Ints:
         rows = list(zip(*(column.tolist() for column in columns), map(id_of, range(len(order))), strict=True))
         order = np.array(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
     return order
+
+
+# --- operations on rankings
+
+
+def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
+    """The ranking with new scores, best first; equal scores keep their order."""
+    if all(map(ge, scores, scores[1:])):  # already in order
+        return Ranking(ranking.keys, ranking.items, list(scores))
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    return take(ranking, order, scores)
+
+
+def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
+    """The items at these positions, in this order, with these scores (or their own)."""
+    keys, items, own = ranking
+    used = own if scores is None else scores
+    return Ranking(pick(keys, positions), pick(items, positions), pick(used, positions))
+
+
+def pick(values: Any, places: Sequence[Any], /) -> list[Any]:
+    """The values at these positions of a sequence, or under these keys of a mapping."""
+    if len(places) > 1:
+        return list(itemgetter(*places)(values))  # half the time of a loop
+    return [values[place] for place in places]

@@ -26,17 +26,19 @@ from hybridmem.fusion.merge import (
     merge,
     merge_pool,
     normalise_weights,
+    pick,
     pool_votes,
     rank_shares,
     score_shares,
+    take,
     weighted_rrf,
 )
-from hybridmem.fusion.stages.base import Context, Pool, Stage, pick, stage_name, take
+from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
-from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence, Spread
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
+from hybridmem.fusion.stages.rerank import Diversity, Rerank
+from hybridmem.fusion.stages.selection import IdenticalTexts, Pack, SourceDedup
 
 __all__ = [
     "RECIPES",

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from hybridmem.core import validation
@@ -24,7 +25,8 @@ from hybridmem.core.protocols import (
     SupportsPastViews,
     View,
 )
-from hybridmem.core.types import ArmList, Direction, Hits, Ranking
+from hybridmem.core.times import has_passed
+from hybridmem.core.types import ArmList, Candidates, Direction, Entry, Graph, Hits, Memory, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError, StoreError
 from hybridmem.fusion.explain import Explanation, Trace, explain_arm
@@ -41,20 +43,11 @@ from hybridmem.memory.embeddings import (
     recorded,
 )
 from hybridmem.memory.health import Health, Observation, measure
-from hybridmem.memory.question import (
-    Answer,
-    EntryReader,
-    Question,
-    answer_confidence,
-    has_expired,
-    hidden,
-    listed,
-    pool_of,
-)
+from hybridmem.memory.question import BEST, Question, confidence, hidden
 from hybridmem.memory.results import Result
 from hybridmem.text.conversation import bare_question
 
-__all__ = ["Engine"]
+__all__ = ["Answer", "Engine", "EntryReader", "Expiry", "answer_confidence", "arm_lists", "pool_of"]
 
 T = TypeVar("T")
 _Hits = dict[str, Hits]
@@ -64,6 +57,59 @@ AS_OF_VIEWS = 4
 """How many views of the past are cached; each holds the indexes of one time."""
 VIEWS = 500
 """Namespaces whose indexes are kept in memory; those of the least recently searched are dropped."""
+
+
+class Answer(NamedTuple):
+    """A ranking with the inputs it was computed from, so that it can be explained later by the same pure function."""
+
+    ranking: Ranking
+    lists: Sequence[ArmList]
+    question: Question
+    view: SearchView
+    reader: EntryReader
+    graph: Graph | None
+    now: float
+    pool: Pool | None = None
+
+
+_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr
+
+
+class EntryReader:
+    """Reads the fields of entries for a fusion; fields that an entry lacks are read from the store."""
+
+    def __init__(
+        self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
+    ) -> None:
+        self._read = memories
+        self._vectors = vectors
+        self._known: dict[str, Memory | None] = {}
+
+    def memories(self, ids: Sequence[str], /) -> list[Memory | None]:
+        """The memories of these ids, each read once; None for one that left the view."""
+        known = self._known
+        missing = [id_ for id_ in ids if id_ not in known]
+        if missing:
+            known.update(zip(missing, self._read(missing), strict=True))
+        return list(map(known.__getitem__, ids))
+
+    def keys(self, items: Sequence[Entry], /) -> list[str]:
+        """The ids of the memories."""
+        return [item[0] for item in items]
+
+    def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:
+        """One field of each memory, or of its metadata."""
+        field = _FIELDS.get(name)
+        if field is not None:
+            return list(map(field, items))
+        ids = self.keys(items)
+        if name == "vector":
+            return self._vectors(ids)
+        found = self.memories(ids)
+        if name in Memory.__dataclass_fields__:
+            return [None if memory is None else getattr(memory, name) for memory in found]
+        path = name.removeprefix("metadata.")
+        return [None if memory is None else memory.metadata.get(path) for memory in found]
 
 
 class Engine:
@@ -214,7 +260,7 @@ class Engine:
     def _once(self, view: SearchView, query: ArmQuery, question: Question, depth: int) -> Answer:
         recipe = question.recipe
         query, hits, pool = self._hits(view, query, recipe, depth)
-        lists = listed(self.arms, hits, view, pool)
+        lists = arm_lists(self.arms, hits, view, pool)
         spread = recipe.spread
         graph = None if spread is None else view.graph(query.allowed, threads=spread.threads)
         reader = self.reader(question.view)
@@ -326,7 +372,7 @@ class Engine:
         return [
             Result(key, score, memory, explain)
             for key, score, memory in rows
-            if memory is not None and not has_expired(memory, now)
+            if memory is not None and not has_passed(memory.expires_at, now)
         ]
 
     def arm(
@@ -433,9 +479,70 @@ class Engine:
             texts=texts,
             hidden=lambda key: hidden(self.store, key, question, answer.now),
         )
-        confidence, least = answer_confidence(answer), question.min_confidence
-        explanation = replace(explanation, confidence=confidence)
-        return explanation if least is None or confidence >= least else explanation.refused(least)
+        sure, least = answer_confidence(answer), question.min_confidence
+        explanation = replace(explanation, confidence=sure)
+        return explanation if least is None or sure >= least else explanation.refused(least)
+
+
+def arm_lists(arms: Sequence[str], hits: Mapping[str, Hits], view: SearchView, pool: Pool | None) -> list[ArmList]:
+    """The hits of each arm as a list of entries; a memory that left the view is dropped."""
+    known = {} if pool is None else dict(zip(pool.candidates.ids, pool.items, strict=True))
+    baseline: Mapping[str, float] = {} if pool is None else pool.candidates.baseline
+    lists = []
+    for arm in arms:
+        if arm not in hits:
+            lists.append(ArmList(arm, [], skipped="weight 0"))
+            continue
+        ids, scores = hits[arm]
+        entries = view.entries(ids) if pool is None else list(map(known.get, ids))
+        if None in entries:
+            rows = [(e, s) for e, s in zip(entries, scores, strict=True) if e is not None]
+            entries, scores = [entry for entry, _ in rows], [score for _, score in rows]
+        lists.append(ArmList(arm, entries, scores, baseline=baseline.get(arm, 0.0)))
+    return lists
+
+
+def pool_of(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
+    """All candidates of a query with their entries; a memory that left the view meanwhile is dropped."""
+    searched = {arm: own for arm, own in hits.items() if arm != "vector" or query.vector is not None}
+    candidates = view.complete(query, searched)
+    entries = view.entries(candidates.ids)
+    if None in entries:
+        candidates, entries = _present(candidates, entries)
+    return Pool(entries, candidates, view.speakers())
+
+
+def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[Candidates, list[Entry | None]]:
+    """The candidates that have an entry."""
+    places = [i for i, entry in enumerate(entries) if entry is not None]
+    position = {place: i for i, place in enumerate(places)}
+    window, previous = candidates.window, candidates.previous
+    kept = Candidates(
+        [candidates.ids[i] for i in places],
+        {arm: [scores[i] for i in places] for arm, scores in candidates.scores.items()},
+        candidates.baseline,
+        None if window is None else [window[i] for i in places],
+        None if previous is None else [position.get(previous[i], -1) for i in places],
+        [
+            link._replace(source=position.get(link.source, -1), target=position[link.target])
+            for link in candidates.mentions
+            if link.source in (-1, *position) and link.target in position
+        ],
+        [
+            one._replace(members=[position[member] for member in one.members if member in position])
+            for one in candidates.shared
+        ],
+    )
+    return kept, [entries[i] for i in places]
+
+
+def answer_confidence(answer: Answer) -> float:
+    """The confidence of an answer of the engine."""
+    by_name = {arm.name: arm for arm in answer.lists}
+    question, best = answer.question, answer.ranking.keys[:BEST]
+    coverage = answer.view.coverage(ArmQuery(question.text), best) if best else ()
+    vector = by_name.get("vector")
+    return confidence(coverage=coverage, cosines=(vector.scores or ()) if vector is not None else ())
 
 
 def _embedded_text(view: SearchView, text: str, recipe: Fusion) -> str:

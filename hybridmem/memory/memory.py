@@ -20,12 +20,12 @@ from hybridmem.filters.parse import All, Filter, parse
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import Pack
-from hybridmem.fusion.stages.top import count_tokens
+from hybridmem.fusion.stages.selection import count_tokens
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.factory import StoreOptions, open_engine, pick_embedder
 from hybridmem.memory.health import Health, reach_warnings
-from hybridmem.memory.question import Question, RecipeLike, check_confidence, date_filter, view_of
+from hybridmem.memory.question import Question, RecipeLike, date_filter
 from hybridmem.memory.results import MemoryStats, Result, with_context
 from hybridmem.memory.writing import MemoryWriting
 from hybridmem.stores.spanning import SpanningStore
@@ -430,8 +430,12 @@ class HybridMemory(MemoryWriting):
         chosen: Fusion = self._recipe if recipe is None else load_recipe(recipe)
         if tokens is not None:
             chosen = replace(chosen, pack=Pack(tokens=tokens))
-        view = view_of(self._namespace if namespace is None else namespace, as_of, superseded=superseded)
+        name = self._namespace if namespace is None else namespace
+        view = validation.view_of(name, as_of, superseded=superseded)
         validation.one_of("time", time, ("graded", "strict"))
+        if min_confidence is not None:
+            allowed = "a number from 0 to 1; calibrate() fits one"
+            validation.number("min_confidence", min_confidence, allowed, low=0, high=1)
         validation.integer("context", context, "a whole number from 0 up", low=0)
         condition: Filter | None = filter
         if time == "strict":
@@ -443,7 +447,7 @@ class HybridMemory(MemoryWriting):
             self._k if k is None else validation.k(k),
             self._engine.recipe_for(chosen),
             condition,
-            min_confidence=check_confidence(min_confidence),
+            min_confidence=min_confidence,
             context=context,
             touch=touch,
         )

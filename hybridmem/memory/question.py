@@ -1,36 +1,24 @@
-"""Questions and answers of the engine: views, readers, pools, confidence, dates, why a memory is not searched."""
+"""Questions of the engine, the confidence of answers, dates as a filter, and why a memory is not searched."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridmem.core import validation
-from hybridmem.core.protocols import ArmQuery, SearchView, Store, View
-from hybridmem.core.times import Time, epoch, from_epoch
-from hybridmem.core.types import ArmList, Candidates, Entry, Graph, Hits, Memory, Ranking
+from hybridmem.core.protocols import Store, View
+from hybridmem.core.times import from_epoch, has_passed
 from hybridmem.fusion.recipe import Fusion
-from hybridmem.fusion.stages.base import Pool
 from hybridmem.text.dates import DateRange, dates_in
 
 __all__ = [
-    "Answer",
-    "EntryReader",
     "Question",
     "RecipeLike",
-    "answer_confidence",
-    "check_confidence",
     "confidence",
     "date_filter",
-    "has_expired",
     "hidden",
-    "listed",
-    "pool_of",
-    "view_of",
 ]
 
 
@@ -50,129 +38,8 @@ class Question(NamedTuple):
     """Whether the search counts as an access of its results."""
 
 
-class Answer(NamedTuple):
-    """A ranking with the inputs it was computed from, so that it can be explained later by the same pure function."""
-
-    ranking: Ranking
-    lists: Sequence[ArmList]
-    question: Question
-    view: SearchView
-    reader: EntryReader
-    graph: Graph | None
-    now: float
-    pool: Pool | None = None
-
-
-_FIELDS = {name: itemgetter(place) for place, name in enumerate(Entry._fields)}  # faster than getattr
-
-
-class EntryReader:
-    """Reads the fields of entries for a fusion; fields that an entry lacks are read from the store."""
-
-    def __init__(
-        self, memories: Callable[[Sequence[str]], list[Memory | None]], vectors: Callable[[Sequence[str]], list[Any]], /
-    ) -> None:
-        self._read = memories
-        self._vectors = vectors
-        self._known: dict[str, Memory | None] = {}
-
-    def memories(self, ids: Sequence[str], /) -> list[Memory | None]:
-        """The memories of these ids, each read once; None for one that left the view."""
-        known = self._known
-        missing = [id_ for id_ in ids if id_ not in known]
-        if missing:
-            known.update(zip(missing, self._read(missing), strict=True))
-        return list(map(known.__getitem__, ids))
-
-    def keys(self, items: Sequence[Entry], /) -> list[str]:
-        """The ids of the memories."""
-        return [item[0] for item in items]
-
-    def column(self, items: Sequence[Entry], name: str, /) -> list[Any]:
-        """One field of each memory, or of its metadata."""
-        field = _FIELDS.get(name)
-        if field is not None:
-            return list(map(field, items))
-        ids = self.keys(items)
-        if name == "vector":
-            return self._vectors(ids)
-        found = self.memories(ids)
-        if name in Memory.__dataclass_fields__:
-            return [None if memory is None else getattr(memory, name) for memory in found]
-        path = name.removeprefix("metadata.")
-        return [None if memory is None else memory.metadata.get(path) for memory in found]
-
-
 RecipeLike = str | Path | Mapping[str, Any] | Fusion
 """A recipe as users give it: a name, a file, a dict or a Fusion."""
-
-
-def view_of(namespace: str, as_of: Time | None, /, *, superseded: bool) -> View:
-    """The view of these arguments of a call, after validation."""
-    validation.flag("superseded", superseded)
-    return View(validation.namespace(namespace), validation.as_of(as_of), superseded)
-
-
-def listed(arms: Sequence[str], hits: Mapping[str, Hits], view: SearchView, pool: Pool | None) -> list[ArmList]:
-    """The hits of each arm as a list of entries; a memory that left the view is dropped."""
-    known = {} if pool is None else dict(zip(pool.candidates.ids, pool.items, strict=True))
-    baseline: Mapping[str, float] = {} if pool is None else pool.candidates.baseline
-    lists = []
-    for arm in arms:
-        if arm not in hits:
-            lists.append(ArmList(arm, [], skipped="weight 0"))
-            continue
-        ids, scores = hits[arm]
-        entries = view.entries(ids) if pool is None else list(map(known.get, ids))
-        if None in entries:
-            rows = [(e, s) for e, s in zip(entries, scores, strict=True) if e is not None]
-            entries, scores = [entry for entry, _ in rows], [score for _, score in rows]
-        lists.append(ArmList(arm, entries, scores, baseline=baseline.get(arm, 0.0)))
-    return lists
-
-
-def pool_of(view: SearchView, query: ArmQuery, hits: Mapping[str, Hits]) -> Pool:
-    """All candidates of a query with their entries; a memory that left the view meanwhile is dropped."""
-    searched = {arm: own for arm, own in hits.items() if arm != "vector" or query.vector is not None}
-    candidates = view.complete(query, searched)
-    entries = view.entries(candidates.ids)
-    if None in entries:
-        candidates, entries = _present(candidates, entries)
-    return Pool(entries, candidates, view.speakers())
-
-
-def _present(candidates: Candidates, entries: Sequence[Entry | None]) -> tuple[Candidates, list[Entry | None]]:
-    """The candidates that have an entry."""
-    places = [i for i, entry in enumerate(entries) if entry is not None]
-    position = {place: i for i, place in enumerate(places)}
-    window, previous = candidates.window, candidates.previous
-    kept = Candidates(
-        [candidates.ids[i] for i in places],
-        {arm: [scores[i] for i in places] for arm, scores in candidates.scores.items()},
-        candidates.baseline,
-        None if window is None else [window[i] for i in places],
-        None if previous is None else [position.get(previous[i], -1) for i in places],
-        [
-            link._replace(source=position.get(link.source, -1), target=position[link.target])
-            for link in candidates.mentions
-            if link.source in (-1, *position) and link.target in position
-        ],
-        [
-            one._replace(members=[position[member] for member in one.members if member in position])
-            for one in candidates.shared
-        ],
-    )
-    return kept, [entries[i] for i in places]
-
-
-def has_expired(memory: Memory, at: float, /) -> bool:
-    """Whether a memory has expired at a time.
-
-    >>> has_expired(Memory("x", expires_at="1970-01-02"), 86_400.0), has_expired(Memory("x"), 86_400.0)
-    (True, False)
-    """
-    expires = epoch(memory.expires_at)
-    return expires is not None and expires <= at
 
 
 def hidden(store: Store, key: str, question: Question, now: float) -> str | None:
@@ -183,7 +50,7 @@ def hidden(store: Store, key: str, question: Question, now: float) -> str | None
         versions = [version for version in versions if version.at <= view.as_of]
     if not versions:
         return "there is no such memory" + ("" if view.as_of is None else " at that time")
-    if has_expired(versions[-1].memory, now if view.as_of is None else view.as_of):
+    if has_passed(versions[-1].memory.expires_at, now if view.as_of is None else view.as_of):
         return "it has expired"
     if versions[-1].deleted:
         return "it was forgotten"
@@ -194,7 +61,7 @@ def hidden(store: Store, key: str, question: Question, now: float) -> str | None
     return None
 
 
-FIRST = 5
+BEST = 5
 """How many of the best hits count."""
 
 
@@ -211,29 +78,13 @@ def confidence(*, coverage: Sequence[float] = (), cosines: Sequence[float] = ())
     """
     parts = []
     if coverage:
-        parts.append(max(coverage[:FIRST]))
+        parts.append(max(coverage[:BEST]))
     if cosines:
-        nearest = sorted(cosines, reverse=True)[:FIRST]
+        nearest = sorted(cosines, reverse=True)[:BEST]
         parts.append(math.fsum(nearest) / len(nearest))
     if not parts:
         return 0.0
     return min(1.0, max(0.0, math.fsum(parts) / len(parts)))
-
-
-def answer_confidence(answer: Answer) -> float:
-    """The confidence of an answer of the engine."""
-    by_name = {arm.name: arm for arm in answer.lists}
-    question, best = answer.question, answer.ranking.keys[:FIRST]
-    coverage = answer.view.coverage(ArmQuery(question.text), best) if best else ()
-    vector = by_name.get("vector")
-    return confidence(coverage=coverage, cosines=(vector.scores or ()) if vector is not None else ())
-
-
-def check_confidence(value: float | None, /) -> float | None:
-    """The value, if it is None or a number from 0 to 1."""
-    if value is not None:
-        validation.number("min_confidence", value, "a number from 0 to 1; calibrate() fits one", low=0, high=1)
-    return value
 
 
 YEARS = 30

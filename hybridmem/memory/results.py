@@ -11,7 +11,7 @@ from hybridmem.core.protocols import Store, View
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.fusion.explain import Explanation, Receipt
-from hybridmem.fusion.stages.top import count_tokens
+from hybridmem.fusion.stages.selection import count_tokens
 
 __all__ = [
     "NOTHING",

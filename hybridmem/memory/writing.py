@@ -13,14 +13,12 @@ from hybridmem.core.inputs import UNSET, Content, as_memories, as_memory, given,
 from hybridmem.core.protocols import Progress, Store, View, WriteConflict
 from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
-from hybridmem.core.validation import clean
+from hybridmem.core.validation import clean, text_digest
 from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import NotFoundError
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.embeddings import check_recorded, claim
 from hybridmem.memory.engine import Engine
-from hybridmem.memory.question import view_of
-from hybridmem.text.folding import text_digest
 
 __all__ = ["LONGEST", "MemoryWriting", "OnDuplicate"]
 
@@ -76,12 +74,9 @@ class MemoryWriting:
         """The embedder; None: BM25 and graph only."""
         return self._engine.embedder
 
-    def _view(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
-        return view_of(self._namespace, as_of, superseded=superseded)
-
     def _current(self, as_of: Time | None = None, *, superseded: bool = False) -> View:
         """The view, after expired memories have been removed from it."""
-        view = self._view(as_of, superseded=superseded)
+        view = validation.view_of(self._namespace, as_of, superseded=superseded)
         if view.as_of is None:
             self._engine.expiry.apply(view.namespace)
         return view
@@ -213,7 +208,7 @@ class MemoryWriting:
 
     def _merge(self, id: str, memory: Memory) -> None:
         """Unite tags, entities and metadata of a memory with the stored one, and reinforce it."""
-        old = self.store.get([id], view=self._view(superseded=True))[0]
+        old = self.store.get([id], view=View(self._namespace, superseded=True))[0]
         while old is not None:
             changes = {
                 "tags": dict.fromkeys([*old.tags, *memory.tags]),

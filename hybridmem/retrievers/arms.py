@@ -17,7 +17,7 @@ from hybridmem.errors import ArmError, ConfigError
 from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import RECIPES, Fusion, load_recipe
 from hybridmem.fusion.stages import Competition, HalfLife, QualityGate, Rerank, SourceDedup
-from hybridmem.fusion.stages.top import Scorer
+from hybridmem.fusion.stages.rerank import Scorer
 
 __all__ = [
     "ARM_NAMES",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from hashlib import blake2b
 
-__all__ = ["CJK_RUN", "LETTER", "cjk_runs", "fold", "normalized", "text_digest"]
+__all__ = ["CJK_RUN", "LETTER", "cjk_runs", "fold"]
 
 # Scripts whose vowel signs Python does not count as alphanumeric: their whole blocks are letters.
 _INDIC = "\u0900-\u0963\u0966-\u0dff\u0f00-\u0fff\u1a20-\u1aaf"
@@ -52,19 +51,3 @@ def fold(text: str, /) -> str:
 def cjk_runs(text: str, /) -> list[str]:
     """The text split into pieces; every second one is a run of a script without spaces."""
     return CJK_RUN.split(text)
-
-
-def normalized(text: str, /) -> str:
-    """The text in lower case with single spaces and without compatibility forms: equal for duplicates.
-
-    >>> normalized("  The  Cat ") == normalized("the cat")
-    True
-    """
-    plain = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
-    return " ".join(plain.split())
-
-
-def text_digest(text: str, /) -> int:
-    """A signed 64-bit hash of the normalized text, by which stores find duplicates."""
-    data = normalized(text).encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)

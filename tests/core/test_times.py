@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridmem.core.times import as_datetime, epoch, from_epoch, iso
+from hybridmem.core.times import as_datetime, epoch, from_epoch, has_passed, iso
 
 DAY = 86_400.0
 NOON = 1_714_564_800.0  # 2024-05-01T12:00:00Z
@@ -156,3 +156,10 @@ def test_the_end_of_time_can_be_read(value):
     assert epoch(value) > epoch("9999-12-31T23:59:59.9Z")
     assert epoch("9999-12-31T23:59:59-01:00") is None
     assert epoch(datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-1)))) is None
+
+
+def test_a_time_has_passed_at_that_time_and_later():
+    assert has_passed(1_700_000_000.0, 1_700_000_000.0)
+    assert not has_passed(1_700_000_000.0, 1_700_000_000.0 - 1e-6)
+    assert not has_passed(None, 1_700_000_000.0)
+    assert not has_passed("soon", 1_700_000_000.0)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridmem import HybridMemory, Memory
+from hybridmem import HybridMemory
 from hybridmem.errors import ConfigError, NotFoundError
-from hybridmem.memory.question import has_expired
 
 START = 1_700_000_000.0
 
@@ -144,12 +143,6 @@ def test_notes_stay_until_a_sweep(tmp_path, clock):
 def test_a_lifetime_is_a_number_of_seconds_above_0(memory, ttl):
     with pytest.raises(ConfigError, match=r"ttl = .* is not allowed: seconds above 0, 1,000 years at"):
         memory.add("x", ttl=ttl)
-
-
-def test_what_has_expired():
-    assert has_expired(Memory("x", expires_at=START), START)
-    assert not has_expired(Memory("x", expires_at=START), START - 1e-6)
-    assert not has_expired(Memory("x"), START)
 
 
 KINDS = ("sqlite", "markdown", "postgres")

@@ -17,12 +17,13 @@
 Any function `(ranking, context) -> ranking` is a stage too.
 """
 
-from hybridmem.fusion.stages.base import reorder, stage_name
+from hybridmem.fusion.merge import reorder
+from hybridmem.fusion.stages.base import stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
-from hybridmem.fusion.stages.dedup import IdenticalTexts, SourceDedup
 from hybridmem.fusion.stages.evidence import Evidence, Spread
 from hybridmem.fusion.stages.gate import QualityGate
-from hybridmem.fusion.stages.top import Diversity, Pack, Rerank
+from hybridmem.fusion.stages.rerank import Diversity, Rerank
+from hybridmem.fusion.stages.selection import IdenticalTexts, Pack, SourceDedup
 
 __all__ = [
     "Competition",

@@ -1,16 +1,15 @@
-"""Context and type of a stage, sorting after scores have changed, and stage names for receipts."""
+"""The type of a stage, the context that it receives, and the names of stages in receipts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
 from hybridmem.core.types import ArmList, Candidates, Graph, Ranking, Reader
 from hybridmem.fusion.explain import Trace
 
-__all__ = ["Context", "Pool", "Stage", "pick", "reorder", "stage_name", "take"]
+__all__ = ["Context", "Pool", "Stage", "stage_name"]
 
 
 class Pool(NamedTuple):
@@ -43,28 +42,6 @@ class Context:
 
 Stage = Callable[[Ranking, Context], Ranking]
 """A stage: a small frozen dataclass with `__call__`, or any function of this shape."""
-
-
-def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
-    """The ranking with new scores, best first; equal scores keep their order."""
-    if all(map(ge, scores, scores[1:])):  # already in order
-        return Ranking(ranking.keys, ranking.items, list(scores))
-    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-    return take(ranking, order, scores)
-
-
-def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
-    """The items at these positions, in this order, with these scores (or their own)."""
-    keys, items, own = ranking
-    used = own if scores is None else scores
-    return Ranking(pick(keys, positions), pick(items, positions), pick(used, positions))
-
-
-def pick(values: Any, places: Sequence[Any], /) -> list[Any]:
-    """The values at these positions of a sequence, or under these keys of a mapping."""
-    if len(places) > 1:
-        return list(itemgetter(*places)(values))  # half the time of a loop
-    return [values[place] for place in places]
 
 
 def stage_name(stage: Any, /) -> str:

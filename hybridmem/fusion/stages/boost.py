@@ -13,7 +13,8 @@ from hybridmem.core import validation
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Ranking, Reader
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.stages.base import Context, reorder, take
+from hybridmem.fusion.merge import reorder, take
+from hybridmem.fusion.stages.base import Context
 
 __all__ = ["Competition", "Conflicts", "HalfLife", "bounded"]
 

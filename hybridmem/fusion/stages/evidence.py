@@ -32,7 +32,8 @@ from hybridmem.core import validation
 from hybridmem.core.times import as_datetime
 from hybridmem.core.types import Activation, Graph, Ranking
 from hybridmem.fusion.explain import StepPart, Trace
-from hybridmem.fusion.stages.base import Context, reorder
+from hybridmem.fusion.merge import reorder
+from hybridmem.fusion.stages.base import Context
 from hybridmem.text.conversation import (
     ASKS,
     FIRST_PERSON,

@@ -224,16 +224,16 @@ class State:
     watermark: int = 0
     epoch: int = 0
     """Row numbers are stable within an epoch; compaction starts a new one."""
+    average: float = field(init=False)
+    """The mean length (avgdl) of the rows; 0 when there are none."""
 
     @classmethod
     def empty(cls, *, epoch: int = 0) -> State:
         """A state without rows."""
         return cls([], 0, np.zeros(16), np.zeros(16), None, 0, 0, Vocabulary(), (), Tail(0), epoch=epoch)
 
-    @property
-    def average(self) -> float:
-        """The mean length (avgdl) of the rows; 0 when there are none."""
-        return self.total / _UNIT / self.count if self.count else 0.0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "average", self.total / _UNIT / self.count if self.count else 0.0)
 
     def without(self, rows: Iterable[int], /) -> State:
         """The next state, with these rows deleted."""

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from hybridmem.core.types import Edge
 from hybridmem.errors import StoreError
-from hybridmem.stores.sql.codec import placeholders
-from hybridmem.stores.sql.log import SQLConnection
+from hybridmem.stores.sql.read import SQLConnection, placeholders
 
 __all__ = [
     "FolderScan",

@@ -24,7 +24,7 @@ from hybridmem.core.inputs import check_memory, checked_edge
 from hybridmem.core.times import epoch, from_epoch, iso
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError, MissingExtraError
-from hybridmem.stores.sql.codec import dump
+from hybridmem.stores.sql.log import dump
 
 __all__ = ["Note", "file_name", "format_note", "parse_note"]
 

@@ -31,8 +31,7 @@ from hybridmem.stores.markdown.files import (
 )
 from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
 from hybridmem.stores.sql import read, write
-from hybridmem.stores.sql.codec import dump
-from hybridmem.stores.sql.log import Log
+from hybridmem.stores.sql.log import Log, dump
 from hybridmem.stores.sqlite.store import SQLiteStore
 
 __all__ = ["NoteFolder", "NoteTransaction", "SyncReport", "read_notes"]

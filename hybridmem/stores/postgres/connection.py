@@ -107,7 +107,7 @@ class _PackedDumper(Dumper):
 
 
 class _JsonLoader(Loader):
-    """Leaves JSON as text, which the codec of all stores reads."""
+    """Leaves JSON as text, which all stores parse in the same way."""
 
     format = Format.TEXT
 

@@ -16,8 +16,8 @@ from hybridmem.indexes.graph.names import labels_of, names_of
 from hybridmem.stores.postgres.connection import Raw, insert, insert_vectors
 from hybridmem.stores.postgres.neighbours import ThreadNeighbours, TurnState
 from hybridmem.stores.postgres.search.engines import DocumentTerms, Lexical
-from hybridmem.stores.sql.codec import BODY, decode_vector
 from hybridmem.stores.sql.log import Head
+from hybridmem.stores.sql.read import BODY, decode_vector
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.entities import spot
 

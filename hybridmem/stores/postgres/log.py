@@ -22,7 +22,8 @@ from hybridmem.errors import CorruptStoreError
 from hybridmem.stores.postgres.connection import Conn, Raw
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver, Stats
 from hybridmem.stores.postgres.neighbours import TurnState
-from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, DELETE, ERASE, PUT, STATUS, VITALS, Head, Log, body_derived
+from hybridmem.stores.sql.log import BODY_COLUMNS, COLUMNS, Head, Log, body_derived
+from hybridmem.stores.sql.read import DELETE, ERASE, PUT, STATUS, VITALS
 
 __all__ = ["PgLog"]
 

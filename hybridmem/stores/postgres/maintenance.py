@@ -18,8 +18,8 @@ from hybridmem.stores.postgres.connection import LOCK, Conn, Database
 from hybridmem.stores.postgres.derived import DerivedChanges, Deriver
 from hybridmem.stores.postgres.schema import get_setting, has_vectors, set_setting
 from hybridmem.stores.postgres.search.vectors import LIMIT, index_name, index_sql
-from hybridmem.stores.sql.codec import BODY
 from hybridmem.stores.sql.log import COLUMNS, Head
+from hybridmem.stores.sql.read import BODY
 
 __all__ = ["VectorIndexes", "adopt", "check", "rebuild"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from hybridmem.core.validation import text_digest
 from hybridmem.errors import ConfigError, SchemaVersionError, StoreError
 from hybridmem.stores.postgres import derived
 from hybridmem.stores.postgres.connection import Conn, one_line
 from hybridmem.stores.postgres.search.engines import Lexical
 from hybridmem.text.conversation import cues_of, speaker_of
-from hybridmem.text.folding import text_digest
 
 __all__ = [
     "MIGRATIONS",

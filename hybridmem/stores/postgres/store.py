@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,8 +87,8 @@ class PostgresStore(SQLStore):
         # these statements take
         tuning = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(ef_search), "jit": "off"}
         tuning["hnsw.max_scan_tuples"] = str(_MAX_SCAN)
-        super().__init__(clock=clock)
         self._db = Database(url, schema=schema, limits=limits, settings=tuning)
+        super().__init__(self._db, clock=clock)
         self.path = self._db.name
         self._exact_below, self._prefix = exact_below, prefix
         self._engine = None if lexical is None else checked_engine(lexical)
@@ -121,13 +121,6 @@ class PostgresStore(SQLStore):
             self._adopt(replace(self._deriver, lexical=Lexical(self._engine)))
 
     # --- connections and transactions
-
-    def _read(self, work: Callable[[Any], T], /) -> T:
-        return self._db.read(work)
-
-    def snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
-        """A connection that sees one moment of the store."""
-        return self._db.snapshot(stream=stream)
 
     @contextmanager
     def transaction(self, namespace: str | None = None, /) -> Iterator[PgLog]:
@@ -175,7 +168,7 @@ class PostgresStore(SQLStore):
     def changed_namespaces(self, since: int, /) -> _list[str]:
         """The namespaces with a change after `since`, from their rows instead of the log."""
         query = "SELECT namespace FROM spaces WHERE seq > ? ORDER BY namespace"
-        return self._read(lambda conn: [row[0] for row in conn.execute(query, (since,))])
+        return self._db.read(lambda conn: [row[0] for row in conn.execute(query, (since,))])
 
     # --- searching in the server
 

@@ -1,55 +1,45 @@
-"""The log of one write transaction: rows of versions, bodies, vectors and links, and the head of each memory."""
+"""The log of one write transaction: memories as rows of versions, bodies, vectors and links, and their heads."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from hybridmem.core.types import Edge
-from hybridmem.stores.sql.codec import BODY, placeholders, word_count
+import numpy as np
+
+from hybridmem.core import validation
+from hybridmem.core.times import epoch, iso
+from hybridmem.core.types import Edge, Memory
+from hybridmem.core.validation import clean, text_digest
+from hybridmem.errors import ConfigError, EmbeddingError
+from hybridmem.stores.sql.read import BODY, VITALS, SQLConnection, placeholders
 from hybridmem.text.conversation import cues_of, speaker_of
-from hybridmem.text.folding import text_digest
 
 __all__ = [
     "BODY_COLUMNS",
     "COLUMNS",
-    "DELETE",
-    "ERASE",
     "MAX_SKEW",
-    "OPS",
-    "PUT",
-    "STATUS",
-    "VECTOR",
-    "VITALS",
+    "BodyTimes",
     "Head",
     "Log",
-    "SQLConnection",
     "body_derived",
+    "body_row",
     "derive",
+    "dump",
+    "encode_vector",
+    "word_count",
 ]
-
-PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
-OPS = ("put", "vitals", "status", "delete", "vector", "erase")
 
 MAX_SKEW = 60.0
 """Seconds by which another writer's clock may be ahead before it is reported."""
 _CHUNK = 500  # ids per lookup: well below every SQLite's limit of bound values
-
-
-class SQLConnection(Protocol):
-    """A connection to SQLite or PostgreSQL, with `?` for bound values."""
-
-    moments: dict[float, tuple[int, int]]
-    """The last seq at times of past views: the newest seq that was read then, and the last one at that time."""
-
-    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one statement; returns a cursor over its rows."""
-
-    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Any:
-        """Run one statement for each row."""
 
 
 @dataclass(slots=True)
@@ -253,3 +243,142 @@ def _head_row(head: Head) -> tuple[Any, ...]:
         head.created_at, head.updated_at, head.confidence, head.words, head.speaker, head.cues, head.event_at,
         head.expires_at, head.digest,
     )  # fmt: skip
+
+
+# --- memories and vectors as values of columns
+
+_DEPTH = 100
+_MAX_INT = 10**300
+
+
+class BodyTimes(NamedTuple):
+    """The times of a memory's body in epoch seconds."""
+
+    created_at: float | None
+    updated_at: float | None
+    event_at: float | None = None
+    expires_at: float | None = None
+
+
+def body_row(memory: Memory, times: BodyTimes, confidence: float, /) -> tuple[Any, ...]:
+    """The columns of a memory's body in the order of BODY."""
+    return (
+        clean(memory.title),
+        _strings(memory.tags, "tags"),
+        clean(memory.predicate),
+        clean(memory.subject),
+        _optional_name(memory.source_id),
+        _optional_name(memory.thread),
+        clean(memory.type),
+        _strings(memory.entities, "entities"),
+        times.created_at,
+        times.updated_at,
+        confidence,
+        _optional_name(memory.supersedes),
+        clean(memory.speaker),
+        times.event_at,
+        times.expires_at,
+        dump(memory.metadata) if memory.metadata else None,
+        clean(memory.text),
+    )
+
+
+def _optional_name(text: str | None) -> str | None:
+    """An empty name is stored as NULL, so that memories without a source or thread are not grouped together."""
+    return clean(text) if text else None
+
+
+def _strings(values: Sequence[str], field: str) -> str | None:
+    if values is None:
+        return None
+    if type(values) is not tuple:
+        values = validation.listed(f"Memory.{field}", values, "str")
+    if not values:
+        return None
+    for value in values:
+        if not isinstance(value, str):
+            validation.refuse(f"one of Memory.{field}", value, "a str")
+    return _json_list(tuple(values))
+
+
+@lru_cache(maxsize=2048)  # most memories share a few lists of tags
+def _json_list(values: tuple[str, ...]) -> str:
+    return _encode(list(map(clean, values)))
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def dump(metadata: Mapping[str, Any], /) -> str:
+    """Metadata as JSON: times become ISO-8601 text, tuples and sets become lists, numpy numbers become plain numbers.
+
+    >>> dump({"when": date(2024, 5, 1), "n": (1, 2)})
+    '{"when": "2024-05-01", "n": [1, 2]}'
+    """
+    if not isinstance(metadata, Mapping):
+        validation.refuse("Memory.metadata", metadata, "a mapping")
+    try:
+        text = _encode(metadata)
+    except (TypeError, ValueError, RecursionError):  # not plain JSON yet
+        return _encode(_plain(metadata, "metadata", 0))
+    plain = text.isascii() and "\\u0000" not in text and text.count("{") + text.count("[") <= _DEPTH
+    return text if plain else _encode(_plain(metadata, "metadata", 0))
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:  # noqa: C901, PLR0911 - one line per kind of value
+    if isinstance(value, int) and abs(value) > _MAX_INT:
+        raise ConfigError(f"{where} is an integer of more than 300 digits: store it as text")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return clean(str(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigError(f"{where} is {value!r}: JSON has no such number, use None")
+        return float(value)
+    if depth > _DEPTH:
+        raise ConfigError(f"metadata is nested deeper than {_DEPTH} levels (or contains itself)")
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return [_plain(item, where, depth + 1) for item in sorted(value, key=repr)]
+    if isinstance(value, datetime):
+        stamp = epoch(value)
+        return value.isoformat() if stamp is None else iso(stamp)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist(), where, depth + 1)
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which JSON cannot represent; use str, numbers, lists, mappings"
+    )
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str):
+        return clean(key)
+    if not isinstance(key, int | float) or not abs(key) <= _MAX_INT:
+        raise ConfigError(f"{where} has the key {validation.display(key)}: keys must be str")
+    return _encode(key)
+
+
+def encode_vector(vector: Any, id_: str, /) -> bytes | None:
+    """A vector as little-endian float32 bytes; None stays None."""
+    if vector is None:
+        return None
+    try:
+        array = np.asarray(vector, dtype="<f4")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EmbeddingError(f"the vector of memory {id_!r} is not numeric: {error}") from error
+    if array.ndim != 1 or array.size == 0:
+        raise EmbeddingError(f"the vector of memory {id_!r} must have one dimension, not the shape {array.shape}")
+    if not (math.isfinite(array @ array) or np.isfinite(array).all()):  # the sum of squares alone may overflow
+        raise EmbeddingError(f"the vector of memory {id_!r} has values that are not finite")
+    return array.tobytes()
+
+
+def word_count(text: str, /) -> int:
+    """The number of words of a text (`Entry.words`)."""
+    return len(text.split())

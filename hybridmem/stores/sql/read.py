@@ -1,4 +1,4 @@
-"""Queries over the log: the memories, entries, edges and changes of a view; settings and snapshots of indexes."""
+"""Queries over the log: memories, entries, edges and changes of a view, made of rows; settings and snapshots."""
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound
 
@@ -6,25 +6,38 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
+import numpy as np
+
+from hybridmem.core import validation
 from hybridmem.core.protocols import Change, Version, View
+from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Entry, Memory
-from hybridmem.core.validation import clean
+from hybridmem.core.validation import clean, text_digest
+from hybridmem.errors import CorruptStoreError
 from hybridmem.filters.parse import FIELDS
-from hybridmem.stores.sql.codec import BODY, decode_vector, memory_from, placeholders
-from hybridmem.stores.sql.log import DELETE, ERASE, VECTOR, VITALS, SQLConnection
-from hybridmem.text.folding import text_digest
 
 __all__ = [
+    "BODY",
+    "DELETE",
+    "ERASE",
+    "OPS",
+    "PUT",
+    "STATUS",
+    "VECTOR",
+    "VITALS",
+    "SQLConnection",
     "Scope",
     "changed_namespaces",
     "changes",
     "columns",
     "count",
+    "decode_vector",
     "edges",
     "entries",
     "get",
@@ -34,8 +47,10 @@ __all__ = [
     "last_erase",
     "last_seq",
     "load_snapshot",
+    "memory_from",
     "namespaces",
     "page",
+    "placeholders",
     "scope",
     "unembedded",
     "vector_batches",
@@ -44,6 +59,30 @@ __all__ = [
     "vectors",
     "view_version",
 ]
+
+PUT, VITALS, STATUS, DELETE, VECTOR, ERASE = range(6)
+OPS = ("put", "vitals", "status", "delete", "vector", "erase")
+
+BODY = (
+    "title",
+    "tags",
+    "predicate",
+    "subject",
+    "source_id",
+    "thread",
+    "type",
+    "entities",
+    "created_at",
+    "updated_at",
+    "confidence",
+    "supersedes",
+    "speaker",
+    "event_at",
+    "expires_at",
+    "metadata",
+    "text",
+)
+"""The columns of a memory's body, in the order of `body_row`; the other fields can change without a new body."""
 
 _LOOKUP = 500
 """Values bound in one look-up."""
@@ -58,6 +97,24 @@ _ENTRY = (
 )
 
 _entry = partial(tuple.__new__, Entry)  # Entry._make without its check of the length
+
+
+class SQLConnection(Protocol):
+    """A connection to SQLite or PostgreSQL, with `?` for bound values."""
+
+    moments: dict[float, tuple[int, int]]
+    """The last seq at times of past views: the newest seq that was read then, and the last one at that time."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one statement; returns a cursor over its rows."""
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Any:
+        """Run one statement for each row."""
+
+
+def placeholders(count: int, /) -> str:
+    """`?, ?, ?`: placeholders for a list of bound values."""
+    return ", ".join("?" * count)
 
 
 class Scope(NamedTuple):
@@ -423,3 +480,73 @@ def load_snapshot(conn: Any, name: str, namespace: str, /) -> tuple[int, bytes] 
     if not rows or len(rows) != rows[0][1]:
         return None
     return int(rows[0][0]), rows[0][2] if len(rows) == 1 else b"".join(row[2] for row in rows)
+
+
+# --- memories and vectors from rows
+
+_decode = json.JSONDecoder().raw_decode  # json.loads without its checks of the argument's type
+
+
+@lru_cache(maxsize=2048)  # most memories share a few lists of tags
+def _tuple(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+class _MutableMemory:
+    """A Memory before it is frozen, with the same slots.
+
+    A frozen dataclass sets each of its 23 fields through `object.__setattr__`, which takes longer than the rest of
+    reading a row. Plain assignments and a change of class at the end take a sixth of that time.
+    """
+
+    __slots__ = Memory.__slots__
+
+
+def _decoded(metadata: str) -> dict[str, Any]:
+    value = _decode(metadata)[0]
+    if not isinstance(value, dict):
+        raise TypeError("its metadata is not a mapping")
+    return value
+
+
+def memory_from(row: Sequence[Any], namespace: str, /) -> Memory:
+    """A Memory from (id, status, strength, access_count, last_accessed, *BODY)."""
+    try:
+        return _memory_from(row, namespace)
+    except (ValueError, TypeError, OverflowError, LookupError, OSError, RecursionError) as error:
+        raise CorruptStoreError(
+            f"memory {validation.display(row[0])} of namespace {namespace!r} is damaged ({error!r}): restore a backup"
+        ) from error
+
+
+def _memory_from(row: Sequence[Any], namespace: str) -> Memory:
+    m: Any = _MutableMemory()
+    (m.id, m.status, m.strength, m.access_count, accessed, m.title, tags, m.predicate, m.subject, m.source_id, m.thread,
+     m.type, entities, created, updated, m.confidence, m.supersedes, m.speaker, event, expires, metadata,
+     m.text) = row  # fmt: skip
+    m.namespace = namespace
+    m.tags = _tuple(tags) if tags else ()
+    m.entities = _tuple(entities) if entities else ()
+    m.created_at = moment = None if created is None else from_epoch(created)
+    m.updated_at = moment if updated == created else None if updated is None else from_epoch(updated)
+    m.event_at = None if event is None else from_epoch(event)
+    m.expires_at = None if expires is None else from_epoch(expires)
+    m.last_accessed = None if accessed is None else from_epoch(accessed)
+    m.metadata = _decoded(metadata) if metadata else {}
+    if not (type(m.text) is type(m.id) is type(m.title) is type(m.speaker) is type(m.type) is type(m.subject) is str):
+        raise TypeError("a text field has another type")
+    if type(m.predicate) is not str or type(m.status) is not str or type(m.access_count) is not int:
+        raise TypeError("a field has another type")
+    m.strength, m.confidence = float(m.strength), float(m.confidence)
+    m.__class__ = Memory
+    return cast("Memory", m)
+
+
+def decode_vector(data: bytes | None, /) -> Any:
+    """The float32 array of stored bytes (read-only, no copy); None stays None."""
+    if data is None:
+        return None
+    try:
+        return np.frombuffer(data, dtype="<f4")
+    except (ValueError, TypeError) as error:
+        raise CorruptStoreError(f"a stored vector is damaged ({error}): restore a backup, or call reindex()") from error

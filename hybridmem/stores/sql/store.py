@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hybridmem.core import validation
 from hybridmem.core.inputs import checked_batch, checked_edges
@@ -38,14 +38,27 @@ def _ahead(seconds: float) -> str:
     return f"a write is recorded {seconds:.0f} seconds ahead of this clock: one of the clocks is wrong"
 
 
+class Database(Protocol):
+    """The connections to one database. Its errors are raised as StoreErrors."""
+
+    def read(self, work: Callable[[Any], T], /) -> T:
+        """The result of one read on a connection; it may be repeated after a lost connection."""
+        ...
+
+    def snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
+        """A connection that sees one moment of the store; `stream` reads rows as they are consumed."""
+        ...
+
+
 class SQLStore(ABC):
     """The store protocol over the tables of `memories`, `versions`, `bodies`, `vectors`, `edges` and `snapshots`."""
 
     path: str
     """The file of the store, or its address without the password."""
 
-    def __init__(self, *, clock: Callable[[], float], streams: bool = True) -> None:
+    def __init__(self, database: Database, /, *, clock: Callable[[], float], streams: bool = True) -> None:
         """`streams`: a connection may stay in use while the caller consumes what it reads."""
+        self._database = database
         self._clock = clock
         self._recorded = -math.inf
         self._clock_reported = False
@@ -73,13 +86,9 @@ class SQLStore(ABC):
         ahead = conn.execute("SELECT at FROM state").fetchone()[0] - validation.clock_seconds(self._clock)
         return [_ahead(ahead)] if ahead > MAX_SKEW else []
 
-    @abstractmethod
-    def _read(self, work: Callable[[Any], T], /) -> T:
-        """The result of one read on a connection; it may be repeated after a lost connection."""
-
-    @abstractmethod
     def snapshot(self, *, stream: bool = False) -> AbstractContextManager[Any]:
         """A connection that sees one moment of the store; `stream` reads rows as they are consumed."""
+        return self._database.snapshot(stream=stream)
 
     @abstractmethod
     def transaction(self, namespace: str | None, /) -> AbstractContextManager[Any]:
@@ -164,13 +173,13 @@ class SQLStore(ABC):
     def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
         """For each memory the id of a stored one with the same normalized text and thread, or None."""
         batch = checked_batch(memories, namespace=namespace)
-        return self._read(lambda conn: read.duplicates(conn, batch.memories, namespace))
+        return self._database.read(lambda conn: read.duplicates(conn, batch.memories, namespace))
 
     def next_expiry(self, *, namespace: str | None = "") -> float | None:
         """The earliest `expires_at` of the live memories of a namespace, or (None) of all; None: none expires."""
         if namespace is not None:
             validation.namespace(namespace)
-        return self._read(lambda conn: read.next_expiry(conn, namespace))
+        return self._database.read(lambda conn: read.next_expiry(conn, namespace))
 
     def expire(self, *, now: float, namespace: str = "") -> int:
         """Delete the memories whose `expires_at` has passed; returns how many."""
@@ -180,7 +189,7 @@ class SQLStore(ABC):
     def expired(self, *, now: float, namespace: str = "", since: int = 0) -> _list[str]:
         """The ids of expired memories that are not erased: live, or deleted after the number `since` of the log."""
         validation.namespace(namespace)
-        return self._read(lambda conn: read.expired(conn, namespace, now, since=since))
+        return self._database.read(lambda conn: read.expired(conn, namespace, now, since=since))
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
@@ -249,7 +258,7 @@ class SQLStore(ABC):
                 found |= find(conn, view, wanted[start : start + PAGE])
             return found
 
-        return _list(map(self._read(work).get, wanted)) if wanted else []
+        return _list(map(self._database.read(work).get, wanted)) if wanted else []
 
     def list(
         self, *, view: View, filter: Any = None, limit: int | None = None, after: str | None = None
@@ -273,7 +282,7 @@ class SQLStore(ABC):
             left = None if left is None else left - size
 
     def _page(self, view: View, condition: SQL, after: str, size: int) -> _list[Memory]:
-        return self._read(lambda conn: read.page(conn, view, condition, after=after, size=size))
+        return self._database.read(lambda conn: read.page(conn, view, condition, after=after, size=size))
 
     def ids(self, *, view: View, filter: Any = None) -> frozenset[str]:
         """The ids in view that match a filter; the same set object as long as the store has not changed."""
@@ -291,18 +300,18 @@ class SQLStore(ABC):
     def count(self, *, view: View) -> int:
         """How many memories are in view."""
         validation.view(view)
-        return self._read(lambda conn: read.count(conn, view))
+        return self._database.read(lambda conn: read.count(conn, view))
 
     def history(self, id: str, /, *, namespace: str = "", vitals: bool = False) -> _list[Version]:
         """Every version of a memory, oldest first; with `vitals` also each touch, reinforcement and decay."""
         validation.namespace(namespace)
-        return self._read(lambda conn: read.history(conn, namespace, *validation.ids([id]), vitals=vitals))
+        return self._database.read(lambda conn: read.history(conn, namespace, *validation.ids([id]), vitals=vitals))
 
     def thread(self, name: str, /, *, view: View) -> _list[str]:
         """The ids of a thread in view, in reading order."""
         validation.view(view)
         (checked,) = validation.ids([name])
-        return self._read(lambda conn: read.thread(conn, checked, view))
+        return self._database.read(lambda conn: read.thread(conn, checked, view))
 
     def edges(self, *, view: View) -> _list[Edge]:
         """The links whose both ends are in view."""
@@ -313,7 +322,7 @@ class SQLStore(ABC):
     def entries(self, *, view: View) -> _list[Entry]:
         """The ranking fields of every memory in view."""
         validation.view(view)
-        return self._read(lambda conn: read.entries(conn, view))
+        return self._database.read(lambda conn: read.entries(conn, view))
 
     def namespaces(self) -> _list[str]:
         """The namespaces that hold at least one memory."""
@@ -322,11 +331,11 @@ class SQLStore(ABC):
 
     def changed_namespaces(self, since: int, /) -> _list[str]:
         """The namespaces with a change after `since`, sorted."""
-        return self._read(lambda conn: read.changed_namespaces(conn, since))
+        return self._database.read(lambda conn: read.changed_namespaces(conn, since))
 
     def last_seq(self) -> int:
         """The newest seq of the whole store."""
-        return self._read(read.last_seq)
+        return self._database.read(read.last_seq)
 
     def view_version(self, *, view: View) -> tuple[int, int]:
         """A value that changes when a view of the past does: by writes up to its time, and by erasures."""
@@ -350,7 +359,7 @@ class SQLStore(ABC):
 
     def fingerprint(self, seq: int, /) -> str | None:
         """A digest of the change with this number, for indexes stored elsewhere; None when the log does not have it."""
-        return self._read(lambda conn: read.fingerprint(conn, seq))
+        return self._database.read(lambda conn: read.fingerprint(conn, seq))
 
     # --- settings and snapshots of indexes
 
@@ -363,7 +372,7 @@ class SQLStore(ABC):
     def get_meta(self, key: str, /) -> str | None:
         """A setting that was stored with `set_meta`."""
         (stored,) = validation.ids([key])
-        return self._read(lambda conn: read.get_meta(conn, stored))
+        return self._database.read(lambda conn: read.get_meta(conn, stored))
 
     def set_meta(self, key: str, value: str | Callable[[str | None], str], /) -> None:
         """Store a setting beside the memories; a function computes it from the stored one, in one transaction."""
@@ -376,7 +385,7 @@ class SQLStore(ABC):
         """The last saved state of an index and its watermark."""
         validation.namespace(namespace)
         (name,) = validation.ids([index])
-        return self._read(lambda conn: read.load_snapshot(conn, name, namespace))
+        return self._database.read(lambda conn: read.load_snapshot(conn, name, namespace))
 
     def save_snapshot(self, index: str, watermark: int, blob: bytes, /, *, namespace: str = "") -> None:
         """Replace the saved state of an index in one transaction.

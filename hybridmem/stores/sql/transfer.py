@@ -17,8 +17,8 @@ from hybridmem.core.protocols import Progress
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.stores.sql.codec import BODY, BodyTimes, body_row, decode_vector, encode_vector
-from hybridmem.stores.sql.log import DELETE, ERASE, OPS, PUT, VECTOR, Log, SQLConnection, derive
+from hybridmem.stores.sql.log import BodyTimes, Log, body_row, derive, encode_vector
+from hybridmem.stores.sql.read import BODY, DELETE, ERASE, OPS, PUT, VECTOR, SQLConnection, decode_vector
 from hybridmem.stores.sql.write import wipe
 
 __all__ = ["FORMAT", "check_rows", "export", "restore"]

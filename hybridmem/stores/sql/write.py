@@ -16,8 +16,9 @@ from hybridmem.core.protocols import CheckEmbedder, Progress, View, WriteConflic
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean
 from hybridmem.errors import ConfigError, NotFoundError
-from hybridmem.stores.sql import codec, read
-from hybridmem.stores.sql.log import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS, Head, Log, derive
+from hybridmem.stores.sql import read
+from hybridmem.stores.sql.log import BodyTimes, Head, Log, body_row, derive, encode_vector
+from hybridmem.stores.sql.read import DELETE, ERASE, PUT, STATUS, VECTOR, VITALS
 
 __all__ = [
     "assign_ids",
@@ -100,7 +101,7 @@ def put(
             memory, id_ = memories[place], ids[place]
             head = heads.get(id_) or log.head(namespace, id_)
             heads[id_] = head
-            vector = None if vectors is None else codec.encode_vector(vectors[place], id_)
+            vector = None if vectors is None else encode_vector(vectors[place], id_)
             old = memory.supersedes
             repeated = (whole or not strict) and head.live and head.supersedes == old
             if old and not repeated:
@@ -147,7 +148,7 @@ def _put(log: Log, head: Head, memory: Memory, vector: bytes | None, *, whole: b
         confidence = head.confidence
     event = validation.optional_time("Memory.event_at", memory.event_at)
     expires = validation.optional_time("Memory.expires_at", memory.expires_at)
-    row = codec.body_row(memory, codec.BodyTimes(created, updated, event, expires), confidence)
+    row = body_row(memory, BodyTimes(created, updated, event, expires), confidence)
     if fresh:
         head.born = 0  # a deleted id that is used again starts anew
         head.decayed = log.now if created is None else created
@@ -224,7 +225,7 @@ def set_vectors(
     while chunk := dict(islice(items, _CHUNK)):
         heads = log.heads(namespace, chunk)
         for id_, vector in chunk.items():
-            data = codec.encode_vector(vector, id_)
+            data = encode_vector(vector, id_)
             head = heads.get(id_)
             if head is not None and head.live:
                 head.vector = None

@@ -83,6 +83,8 @@ class ConnectionPool:
         self._purge_due = False
         """Whether a checkpoint could not empty the write-ahead log; it is repeated after the next write."""
         self._forking = False
+        self._unusable_in: int | None = os.getpid() if interrupted() else None
+        """A process that was forked during a call; its children may use the store."""
         with translated(path):
             self._open()
         guard(self)
@@ -188,7 +190,7 @@ class ConnectionPool:
             self._lent.pop()
             time.sleep(0.0005)
             self._lent.append(None)
-        if interrupted():
+        if self._unusable_in is not None and self._unusable_in == os.getpid():
             self._lent.pop()
             raise StoreError(_FORKED.format(path=self.path, patience=PATIENCE))
 
@@ -208,29 +210,33 @@ class ConnectionPool:
                     self._close_idle()
         self._leave()
 
-    def read(self, work: Callable[[sqlite3.Connection], T], /) -> T:
-        """The result of a read on a borrowed connection."""
-        conn = self.take()
+    def read(self, work: Callable[[Connection], T], /) -> T:
+        """The result of a read on a borrowed connection; errors of SQLite become StoreErrors."""
         try:
-            return work(conn)
-        finally:
-            self.give(conn)
+            conn = self.take()
+            try:
+                return work(conn)
+            finally:
+                self.give(conn)
+        except SQLITE_ERRORS as error:
+            raise explain(error, self.path) from error
 
     @contextmanager
-    def snapshot(self) -> Iterator[Connection]:
+    def snapshot(self, *, stream: bool = False) -> Iterator[Connection]:  # noqa: ARG002 - SQLite always streams
         """A connection in a read transaction: all its statements see the same state of the file."""
-        conn = self.take()
-        try:
-            nested = conn.in_transaction
-            if not nested:
-                conn.execute("BEGIN")
+        with translated(self.path):
+            conn = self.take()
             try:
-                yield conn
-            finally:
+                nested = conn.in_transaction
                 if not nested:
-                    conn.execute("COMMIT")
-        finally:
-            self.give(conn)
+                    conn.execute("BEGIN")
+                try:
+                    yield conn
+                finally:
+                    if not nested:
+                        conn.execute("COMMIT")
+            finally:
+                self.give(conn)
 
     # --- writing
 
@@ -314,6 +320,7 @@ class ConnectionPool:
     def _at_fork_reinit(self) -> None:
         """In a child that was forked during a call: the inherited connections must not be used or closed."""
         _INHERITED.append(self._idle)
+        self._unusable_in = os.getpid()
         self._idle, self._lent = deque(), deque()
         self._write_lock, self._memory_lock = threading.Lock(), threading.RLock()
         self._forking = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping
 
+from hybridmem.core.validation import text_digest
 from hybridmem.errors import CorruptStoreError, SchemaVersionError
 from hybridmem.text.conversation import cues_of, speaker_of
-from hybridmem.text.folding import text_digest
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "is_ready", "prepare", "refuse"]
 

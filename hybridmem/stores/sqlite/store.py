@@ -21,7 +21,7 @@ from hybridmem.filters.sql import SQL, to_sql
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import Log
 from hybridmem.stores.sql.store import PAGE, SQLStore
-from hybridmem.stores.sqlite.connection import SQLITE_ERRORS, ConnectionPool, Synchronous, explain, is_busy, translated
+from hybridmem.stores.sqlite.connection import ConnectionPool, Synchronous, is_busy, translated
 
 __all__ = ["SQLiteStore", "part_name", "publish", "remove_leftovers"]
 
@@ -53,21 +53,11 @@ class SQLiteStore(SQLStore):
         self.path = name if name == ":memory:" else os.path.abspath(name)  # noqa: PTH100 - keeps symbolic links
         validation.function("clock", clock, "a function that returns epoch seconds")
         self.pool = ConnectionPool(self.path, busy_timeout=busy_timeout, synchronous=synchronous)
-        super().__init__(clock=clock, streams=not self.pool.in_memory)  # ":memory:" has one connection for everybody
+        super().__init__(
+            self.pool, clock=clock, streams=not self.pool.in_memory
+        )  # ":memory:" has one connection for everybody
 
     # --- connections and transactions
-
-    def _read(self, work: Callable[[Any], T], /) -> T:
-        try:
-            return self.pool.read(work)
-        except SQLITE_ERRORS as error:
-            raise explain(error, self.path) from error
-
-    @contextmanager
-    def snapshot(self, *, stream: bool = False) -> Iterator[Any]:  # noqa: ARG002 - SQLite always streams
-        """A connection that sees one moment of the file."""
-        with translated(self.path), self.pool.snapshot() as conn:
-            yield conn
 
     @contextmanager
     def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
@@ -115,7 +105,7 @@ class SQLiteStore(SQLStore):
 
     def vector_rows(self, seqs: Sequence[int], /) -> dict[int, bytes]:
         """The little-endian float32 bytes of the vectors of these numbers; erased ones are left out."""
-        return self._read(lambda conn: read.vector_rows(conn, seqs))
+        return self.pool.read(lambda conn: read.vector_rows(conn, seqs))
 
     def unembedded(self, *, namespace: str = "", after: str = "", limit: int = PAGE) -> list[Memory]:
         """Memories without a vector, superseded ones too, in the order of ids: at most `limit`, after a given id."""
@@ -137,8 +127,7 @@ class SQLiteStore(SQLStore):
         target = os.path.abspath(validation.file_path("path", path, "the name of a file to back up to"))  # noqa: PTH100
         if Path(target).is_dir():
             raise ConfigError(f"cannot back up to {target!r}: name a file")
-        with translated(target):
-            self.pool.read(lambda conn: copy_to(conn, self.path, target))
+        self.pool.read(lambda conn: copy_to(conn, self.path, target))
 
     def close(self) -> None:
         """Close the file; later calls raise StoreClosedError."""
@@ -261,12 +250,13 @@ def copy_to(conn: sqlite3.Connection, source: str, target: str, /) -> None:
     remove_leftovers(target)
     part = part_name(target)
     try:
-        with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+        with translated(target), closing(sqlite3.connect(part, isolation_level=None)) as copy:
             conn.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a write-ahead log
         with open(part, "rb+") as file:  # noqa: PTH123
             os.fsync(file.fileno())
-        publish(part, target)
+        with translated(target):
+            publish(part, target)
     finally:
         for name in (part, f"{part}-wal", f"{part}-shm", f"{part}-journal"):
             with suppress(FileNotFoundError):

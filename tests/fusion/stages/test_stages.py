@@ -24,8 +24,8 @@ from hybridmem.fusion.stages import (
 )
 from hybridmem.fusion.stages.base import Context
 from hybridmem.fusion.stages.boost import bounded
-from hybridmem.fusion.stages.dedup import IdenticalTexts
-from hybridmem.fusion.stages.top import scores_of_order
+from hybridmem.fusion.stages.rerank import scores_of_order
+from hybridmem.fusion.stages.selection import IdenticalTexts
 from tests.support.items import READER, Row, arm
 
 NOW = 1_700_000_000.0

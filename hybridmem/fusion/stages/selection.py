@@ -1,4 +1,4 @@
-"""Dedup: at most `max_per_source` results of one document, and one result for identical texts."""
+"""Stages that select results: dedup by source, one result for identical texts, packing to k or a token budget."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hybridmem.core.times import epoch
 from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.stages.base import Context, take
+from hybridmem.fusion.merge import take
+from hybridmem.fusion.stages.base import Context
 
-__all__ = ["IdenticalTexts", "SourceDedup", "normalised_text"]
+__all__ = ["IdenticalTexts", "Pack", "SourceDedup", "count_tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +105,6 @@ class SourceDedup:
             trace.remark(f"{len(keep)} of {k}: {collapsed} chunks collapsed into {len(best)} sources")
 
 
-def normalised_text(text: str, /) -> str:
-    """A text without differences of case and white space: texts that are equal then are identical."""
-    return " ".join(text.casefold().split())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdenticalTexts:
     """Results with the same normalised text are one result: the newest, at the rank of the best.
@@ -130,7 +126,9 @@ class IdenticalTexts:
         places = self._with_equal_lengths(ranking.items[:head], context)
         texts = context.reader.column([ranking.items[i] for i in places], "text") if places else []
         for i, text in zip(places, texts, strict=True):
-            groups.setdefault(normalised_text(text) if text else f"\0{i}", []).append(i)  # no text: never identical
+            groups.setdefault(validation.normalized(text) if text else f"\0{i}", []).append(
+                i
+            )  # no text: never identical
         if len(groups) == len(places):
             return ranking
         keys, items, scores = (list(column) for column in ranking)
@@ -169,3 +167,49 @@ class IdenticalTexts:
         trace.note("duplicates", newest, f"same text as {', '.join(others)}")
         for key in others:
             trace.drop("duplicates", key, f"same text as {newest}")
+
+
+def count_tokens(text: str) -> int:
+    """A quarter of the number of characters, rounded up: an estimate that needs no tokeniser."""
+    return -(-len(text) // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Cut to k results or to a token budget, whichever comes first; results that do not fit are skipped."""
+
+    tokens: int | None = None
+    counter: Callable[[str], int] = count_tokens
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None:
+            validation.integer("tokens", self.tokens, "a budget from 1 up, or None", low=1)
+        validation.function("pack counter", self.counter, "a function from a text to its number of tokens")
+
+    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
+        keys, items, scores = ranking
+        k = len(keys) if context.k is None else context.k
+        trace = context.trace
+        if self.tokens is None:
+            if trace is not None:
+                for place, key in enumerate(keys[k:], start=k + 1):
+                    trace.drop("pack", key, _beyond(place, k))
+            return ranking if k >= len(keys) else Ranking(keys[:k], items[:k], scores[:k])
+        left = self.tokens
+        keep: list[int] = []
+        for i, text in enumerate(context.reader.column(items, "text")):
+            need = self.counter(str(text or ""))
+            if len(keep) < k and need <= left:
+                keep.append(i)
+                left -= need
+            elif trace is not None:
+                full = _beyond(i + 1, k) if len(keep) >= k else self._too_long(need, left)
+                trace.drop("pack", keys[i], full)
+        return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
+
+    def _too_long(self, need: int, left: int) -> str:
+        return f"{need} tokens, and {left} of {self.tokens} are left"
+
+
+def _beyond(rank: int, k: int) -> str:
+    return f"rank {rank}, and only k={k} results are returned"

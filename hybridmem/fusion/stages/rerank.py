@@ -1,4 +1,4 @@
-"""Stages on the top of the ranking: rerank, diversity, packing."""
+"""Stages that reorder the top of the ranking: a reranker, and diversity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridmem.core.types import Ranking
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.stages.base import Context
 
-__all__ = ["Diversity", "Pack", "Rerank", "Scorer", "scores_of_order"]
+__all__ = ["Diversity", "Rerank", "Scorer", "scores_of_order"]
 
 Scorer = Callable[[str, list[str]], Sequence[float]]
 _RERANKER = "a function (query, texts) -> scores, a LangChain document compressor or a LlamaIndex node postprocessor"
@@ -126,49 +126,3 @@ def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
     dot = math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True))
     norm = math.sqrt(math.fsum(float(x) ** 2 for x in a) * math.fsum(float(y) ** 2 for y in b))
     return dot / norm if norm else 0.0
-
-
-def count_tokens(text: str) -> int:
-    """A quarter of the number of characters, rounded up: an estimate that needs no tokeniser."""
-    return -(-len(text) // 4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
-    """Cut to k results or to a token budget, whichever comes first; results that do not fit are skipped."""
-
-    tokens: int | None = None
-    counter: Callable[[str], int] = count_tokens
-
-    def __post_init__(self) -> None:
-        if self.tokens is not None:
-            validation.integer("tokens", self.tokens, "a budget from 1 up, or None", low=1)
-        validation.function("pack counter", self.counter, "a function from a text to its number of tokens")
-
-    def __call__(self, ranking: Ranking, context: Context) -> Ranking:
-        keys, items, scores = ranking
-        k = len(keys) if context.k is None else context.k
-        trace = context.trace
-        if self.tokens is None:
-            if trace is not None:
-                for place, key in enumerate(keys[k:], start=k + 1):
-                    trace.drop("pack", key, _beyond(place, k))
-            return ranking if k >= len(keys) else Ranking(keys[:k], items[:k], scores[:k])
-        left = self.tokens
-        keep: list[int] = []
-        for i, text in enumerate(context.reader.column(items, "text")):
-            need = self.counter(str(text or ""))
-            if len(keep) < k and need <= left:
-                keep.append(i)
-                left -= need
-            elif trace is not None:
-                full = _beyond(i + 1, k) if len(keep) >= k else self._too_long(need, left)
-                trace.drop("pack", keys[i], full)
-        return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
-
-    def _too_long(self, need: int, left: int) -> str:
-        return f"{need} tokens, and {left} of {self.tokens} are left"
-
-
-def _beyond(rank: int, k: int) -> str:
-    return f"rank {rank}, and only k={k} results are returned"
