@@ -1,7 +1,8 @@
 """Recorded lists of many cases as numpy arrays (arms, cases, candidates), padded to the longest case plus one.
 
 Of the graph a replay needs only the neighbours of possible seeds. A candidate that at least `seeds` others beat in
-every arm, in rank and in score, is below them under all weights, modes and floors, so it is never a seed.
+every arm, in rank and in score, is below them under all weights, modes and floors, so it is never a seed. One that no
+arm lists may always be a seed, because a gate removes only what arms list.
 
 The activation from a seed is `max over h ≤ hops of decay^h · W(h)`, where W(h) is the best product of edge weights
 along at most h edges. With W stored for each h, hops and decay can change without another walk of the graph.
@@ -52,7 +53,10 @@ _PARTS = tuple(PARTS)
 
 
 def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
-    """Which candidates (columns; one row per arm) are beaten or equalled in everything by fewer than `seeds` others."""
+    """Which candidates (columns; one row per arm) are beaten or equalled in everything by fewer than `seeds` others.
+
+    A candidate that no arm lists is possible in any case: a gate may remove all that beat it.
+    """
     size = raw.shape[1]
     if size <= seeds or size > MOST_COMPARED:
         return np.ones(size, dtype=np.bool_)
@@ -60,7 +64,7 @@ def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
     for scores, places in zip(np.where(np.isnan(raw), -np.inf, raw), rank, strict=True):
         below &= scores[:, None] >= scores[None, :]
         below &= places[:, None] <= places[None, :]
-    return np.asarray(below.sum(axis=0) < seeds)
+    return np.asarray((below.sum(axis=0) < seeds) | np.isinf(rank).all(axis=0))
 
 
 class PathWeights(NamedTuple):

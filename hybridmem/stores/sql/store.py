@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from hybridmem.core import validation
-from hybridmem.core.inputs import checked_batch, checked_edges
+from hybridmem.core.inputs import Batch, checked_batch, checked_edges
 from hybridmem.core.protocols import Change, CheckEmbedder, Embed, Progress, Version, View
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.filters.parse import All, Condition, parse
@@ -121,7 +121,6 @@ class SQLStore(ABC):
         namespace: str = "",
         vectors: Sequence[Any] | Embed | None = None,
         progress: Progress | None = None,
-        strict: bool = True,
         base: Sequence[Memory] | None = None,
         unless_duplicate: bool = False,
         check_embedder: CheckEmbedder | None = None,
@@ -131,10 +130,10 @@ class SQLStore(ABC):
         With `unless_duplicate` a memory whose normalized text and thread are already stored is not written, and the
         id of the stored one is returned.
 
-        A superseded memory must exist in the log, unless `strict` is off (for an import of a part). An update keeps
-        confidence and vitals that were not given (1.0, 0, None). `vectors` has one vector (or None) for each memory,
-        or is a function that makes them after the memories are validated. `base` holds the memories as
-        the caller read them: every field is then stored as given, and WriteConflict says that one has changed since.
+        A superseded memory must exist in the log. An update keeps confidence and vitals that were not given (1.0, 0,
+        None). `vectors` has one vector (or None) for each memory, or is a function that makes them after the memories
+        are validated. `base` holds the memories as the caller read them: every field is then stored as given, and
+        WriteConflict says that one has changed since.
         """
         batch = checked_batch(
             memories,
@@ -150,25 +149,36 @@ class SQLStore(ABC):
             return []
         if batch.vectors is not None and any(vector is not None for vector in batch.vectors):
             self._expect_vectors()
-        with self._log(namespace) as log:
-            return write.put_batch(log, batch, progress=progress, strict=strict)
+        return self._put(batch, progress)
+
+    def _put(self, batch: Batch, progress: Progress | None, /) -> _list[str]:
+        with self._log(batch.namespace) as log:
+            return write.put_batch(log, batch, progress=progress)
 
     def delete(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Delete memories and their links; the history keeps them. Returns how many existed."""
-        checked = validation.ids(ids)
-        with self._log(namespace) as log:
-            return write.delete(log, checked, namespace=namespace)
+        return self._remove(write.delete, validation.ids(ids), validation.namespace(namespace))
 
     def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
         """Remove memories with their whole history; returns how many existed."""
-        checked = validation.ids(ids)
+        erased = self._remove(write.erase, validation.ids(ids), validation.namespace(namespace))
+        self.purge()
+        return erased
+
+    def _remove(self, remove: Callable[..., int], ids: Sequence[str], namespace: str, /) -> int:
+        """Call `write.delete` or `write.erase` in a transaction."""
         with self._log(namespace) as log:
-            return write.erase(log, checked, namespace=namespace)
+            return remove(log, ids, namespace=namespace)
+
+    def purge(self) -> None:  # noqa: B027 - a hook with an empty default
+        """Remove what the database still keeps of erased rows, such as copies in a write-ahead log."""
 
     def erase_namespace(self, namespace: str, /) -> int:
         """Remove every memory of a namespace with its whole history; returns how many existed."""
         with self._log(namespace) as log:
-            return write.erase(log, read.every_id(log.conn, namespace), namespace=namespace)
+            erased = write.erase(log, read.every_id(log.conn, namespace), namespace=namespace)
+        self.purge()
+        return erased
 
     def duplicates(self, memories: Sequence[Memory], /, *, namespace: str = "") -> _list[str | None]:
         """For each memory the id of a stored one with the same normalized text and thread, or None."""
@@ -193,15 +203,16 @@ class SQLStore(ABC):
 
     def link(self, edges: Sequence[Edge], /, *, namespace: str = "") -> None:
         """Link memories of one namespace; both ends must exist."""
-        checked = checked_edges(edges)
-        with self._log(namespace) as log:
-            write.link(log, checked, namespace=namespace)
+        self._change_links(write.link, checked_edges(edges), validation.namespace(namespace))
 
     def unlink(self, edges: Sequence[Edge], /, *, namespace: str = "") -> int:
         """Remove links in either direction; returns how many existed."""
-        checked = checked_edges(edges)
+        return self._change_links(write.unlink, checked_edges(edges), validation.namespace(namespace))
+
+    def _change_links(self, change: Callable[..., T], edges: Sequence[Edge], namespace: str, /) -> T:
+        """Call `write.link` or `write.unlink` in a transaction."""
         with self._log(namespace) as log:
-            return write.unlink(log, checked, namespace=namespace)
+            return change(log, edges, namespace=namespace)
 
     def touch(self, ids: Sequence[str], /, *, namespace: str = "") -> None:
         """Count an access of each memory at the current time."""
@@ -421,6 +432,9 @@ class SQLStore(ABC):
         """
         transfer.check_rows(rows, progress)
         self._expect_vectors()
+        return self._restore(rows, progress, exact=exact)
+
+    def _restore(self, rows: Iterable[Mapping[str, Any]], progress: Progress | None, /, *, exact: bool | None) -> int:
         with self.transaction(None) as log:
             return transfer.restore(log, log.prefetched(rows), progress, exact=exact)
 

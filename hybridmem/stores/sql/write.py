@@ -52,7 +52,7 @@ def assign_ids(memories: Sequence[Memory], /, *, now: float) -> list[str]:
 # --- memories
 
 
-def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, strict: bool = True) -> list[str]:
+def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None) -> list[str]:
     """Add or update the memories of a `put`, or raise WriteConflict; returns their ids or those of duplicates."""
     _check_embedder(log, batch.check_embedder)
     ids = assign_ids(batch.memories, now=log.now)
@@ -74,7 +74,6 @@ def put_batch(log: Log, batch: Batch, /, *, progress: Progress | None = None, st
         namespace=batch.namespace,
         vectors=vectors,
         progress=progress,
-        strict=strict,
         whole=bool(batch.base),
     )
     return result

@@ -77,12 +77,6 @@ class SQLiteStore(SQLStore):
     def _sql(self, condition: Condition, view: View, /) -> SQL:
         return to_sql(condition, columns=read.columns(view))
 
-    def erase(self, ids: Sequence[str], /, *, namespace: str = "") -> int:
-        """Remove memories from the file with their whole history; returns how many existed."""
-        erased = super().erase(ids, namespace=namespace)
-        self.purge()
-        return erased
-
     def purge(self) -> None:
         """Empty the write-ahead log, so that it keeps no copy of erased pages."""
         with translated(self.path):

@@ -12,6 +12,7 @@ from hybridmem.evaluation.tuning.tune import Tuning, simplex, tune
 from hybridmem.evaluation.tuning.vectorized import Setting, changes
 from hybridmem.fusion.recipe import Fusion, load_recipe
 from hybridmem.fusion.stages import HalfLife, QualityGate
+from hybridmem.fusion.stages.evidence import PARTS
 from hybridmem.memory.memory import HybridMemory
 
 
@@ -190,9 +191,8 @@ def test_curves_are_tried_and_written_down(tmp_path):
 
 def test_every_change_is_named():
     old = Setting("relative", 60, (0.5, 0.5), (None, 0.2), spread=0.6, boost=0.05)
-    new = Setting(
-        "rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, hops=1, decay=0.75, evidence=(0, 0.4, 0, 0, 0, 0, 0), lexical=1
-    )
+    evidence = tuple(0.4 if part == "thread" else 0.0 for part in PARTS)
+    new = Setting("rrf", 10, (0.6, 0.4), (1.0, None), spread=0.2, hops=1, decay=0.75, evidence=evidence, lexical=1)
     assert list(changes(old, new, ("bm25", "vector"), [Curve(1.2, 0.75), Curve(0.9, 0.4)])) == [
         "mode: relative → rrf (c=10)",
         "weight of bm25: 0.5 → 0.6",

@@ -240,6 +240,11 @@ def test_who_is_no_possible_seed_is_never_among_the_best(data, arms, size, seeds
         assert able[above < seeds].all()
 
 
+def test_what_no_arm_lists_may_be_a_seed_because_no_gate_removes_it():
+    raw, rank = np.array([[4.0, 3.0, 1.0]]), np.array([[1.0, 2.0, np.inf]])
+    assert possible_seeds(raw, rank, seeds=1).tolist() == [True, False, True]
+
+
 def test_hops_and_decay_are_turned_without_asking_again():
     graph, walks = Ring(), Walks(3)
     ways = dict(zip(*walks.of(graph, "m1"), strict=True))

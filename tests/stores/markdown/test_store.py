@@ -17,6 +17,7 @@ from hybridmem.stores.copying import checksum, copy_store
 from hybridmem.stores.markdown import note as notes
 from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
 from hybridmem.stores.markdown.store import MarkdownStore, read_notes
+from hybridmem.stores.sql import write
 from hybridmem.stores.sqlite.store import SQLiteStore
 from hybridmem.testing.stores import ALL, FULL, NOW, Clock, StoreConformance, texts
 
@@ -323,7 +324,8 @@ def test_reading_notes_to_import_them(folder):
 
 def test_a_crash_between_index_and_file_is_healed(folder, store):
     store.put([Memory("kept", id="a")])
-    store.index.put([Memory("never reached its file", id="b")])
+    with store.transaction() as log:
+        write.put(log, [Memory("never reached its file", id="b")], ["b"], namespace="")
     store.sync()
     assert store.ids(view=NOW) == {"a"}
 

@@ -141,10 +141,10 @@ def test_check_compares_the_index_with_the_notes(tmp_path):
     folder = tmp_path / "notes"
     with MarkdownStore(folder, clock=Clock()) as store:
         store.put([Memory("old", id="a", tags=("x",)), Memory("B", id="b")])
-        with store.index.transaction() as log:
+        with store.transaction() as log:
             log.conn.execute("UPDATE bodies SET text = 'other' WHERE seq = 1")
         assert store.check() == ["a.md: its text differs from the index"]
-        with store.index.transaction() as log:
+        with store.transaction() as log:
             log.conn.execute("DELETE FROM notes WHERE id = 'b'")
             log.conn.execute("INSERT INTO notes SELECT 'c.md', namespace, 'c', modified, size, digest, status, "
                              "supersedes, vitals, links FROM notes")  # fmt: skip
