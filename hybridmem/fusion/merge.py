@@ -7,7 +7,7 @@
 | `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
 | `merge`, `merge_pool` | the sum of each key's shares over the lists, or of each row's in a pool |
 | `normalise_weights` | one weight per arm, summing to 1 |
-| `reorder`, `take`, `pick` | a ranking with new scores, or some of its items |
+| `reorder`, `take`, `picker` | a ranking with new scores, or some of its items |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "merge",
     "merge_pool",
     "normalise_weights",
-    "pick",
+    "picker",
     "pool_votes",
     "rank_shares",
     "reorder",
@@ -270,13 +270,13 @@ def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
 
 def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
     """The items at these positions, in this order, with these scores (or their own)."""
-    keys, items, own = ranking
-    used = own if scores is None else scores
-    return Ranking(pick(keys, positions), pick(items, positions), pick(used, positions))
+    pick = picker(positions)
+    return Ranking(pick(ranking.keys), pick(ranking.items), pick(ranking.scores if scores is None else scores))
 
 
-def pick(values: Any, places: Sequence[Any], /) -> list[Any]:
-    """The values at these positions of a sequence, or under these keys of a mapping."""
-    if len(places) > 1:
-        return list(itemgetter(*places)(values))  # half the time of a loop
-    return [values[place] for place in places]
+def picker(places: Sequence[Any], /) -> Callable[[Any], list[Any]]:
+    """A function that returns the values at these positions of a sequence, or under these keys of a mapping."""
+    if len(places) < 2:  # noqa: PLR2004
+        return lambda values: [values[place] for place in places]
+    get = itemgetter(*places)
+    return lambda values: list(get(values))  # half the time of a loop

@@ -26,7 +26,7 @@ from hybridmem.fusion.merge import (
     merge,
     merge_pool,
     normalise_weights,
-    pick,
+    picker,
     pool_votes,
     rank_shares,
     score_shares,
@@ -296,7 +296,8 @@ class Fusion:
         if len(totals) < len(items):
             totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
         order = sorted(totals, key=totals.__getitem__, reverse=True)
-        return Ranking(order, pick(items, order), pick(totals, order))
+        pick = picker(order)
+        return Ranking(order, pick(items), pick(totals))
 
     def _merge_pool(self, listed: Sequence[ArmList], lists: Sequence[ArmList], context: Context, pool: Pool) -> Ranking:
         """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""

@@ -1,8 +1,8 @@
 """Recorded lists of many cases as numpy arrays (arms, cases, candidates), padded to the longest case plus one.
 
 Of the graph a replay needs only the neighbours of possible seeds. A candidate that at least `seeds` others beat in
-every arm, in rank and in score, is below them under all weights, modes and floors, so it is never a seed. One that no
-arm lists may always be a seed, because a gate removes only what arms list.
+every arm, in rank and in score, is below them under all weights, modes and floors, so it is never a seed. Not so in a
+pool: a candidate that an arm of weight 0 lists alone, or none, stays when a gate removes those that beat it.
 
 The activation from a seed is `max over h ≤ hops of decay^h · W(h)`, where W(h) is the best product of edge weights
 along at most h edges. With W stored for each h, hops and decay can change without another walk of the graph.
@@ -53,10 +53,7 @@ _PARTS = tuple(PARTS)
 
 
 def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
-    """Which candidates (columns; one row per arm) are beaten or equalled in everything by fewer than `seeds` others.
-
-    A candidate that no arm lists is possible in any case: a gate may remove all that beat it.
-    """
+    """Which candidates (columns; one row per arm) are beaten or equalled in everything by fewer than `seeds` others."""
     size = raw.shape[1]
     if size <= seeds or size > MOST_COMPARED:
         return np.ones(size, dtype=np.bool_)
@@ -64,7 +61,7 @@ def possible_seeds(raw: Floats, rank: Floats, *, seeds: int) -> Bools:
     for scores, places in zip(np.where(np.isnan(raw), -np.inf, raw), rank, strict=True):
         below &= scores[:, None] >= scores[None, :]
         below &= places[:, None] <= places[None, :]
-    return np.asarray((below.sum(axis=0) < seeds) | np.isinf(rank).all(axis=0))
+    return np.asarray(below.sum(axis=0) < seeds)
 
 
 class PathWeights(NamedTuple):
@@ -275,11 +272,12 @@ def read_candidates(record: Recorded, recipe: Fusion, walks: Walks) -> CaseCandi
     graph = record.graph
     if graph is None:
         return CaseCandidates(order, [items[key] for key in order], raw, rank, {})
+    able = np.ones(len(order), np.bool_)  # evidence may raise any candidate
     if recipe.evidence is None:
-        able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds).tolist()
-    else:  # evidence may raise any candidate
-        able = [True] * len(order)
-    reached = {key: walks.of(graph, key) for key, can in zip(order, able, strict=True) if can}
+        able = possible_seeds(raw, rank, seeds=(recipe.spread or Spread()).seeds)
+        if record.pool is not None and recipe.complete:  # a gate removes only what arms with a weight list
+            able |= np.isinf(rank).any(axis=0)
+    reached = {key: walks.of(graph, key) for key, can in zip(order, able.tolist(), strict=True) if can}
     new = sorted(set().union(*(paths.targets for paths in reached.values())).difference(order))
     activated = walks.items(graph, new)
     both = [*(items[key] for key in order), *activated.values()]

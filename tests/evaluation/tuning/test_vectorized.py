@@ -12,7 +12,7 @@ from hybridmem.core.types import ArmList, Candidates, MentionLink, SharedName
 from hybridmem.evaluation.evaluate import Case
 from hybridmem.evaluation.metrics import judge, metric
 from hybridmem.evaluation.recording import Recorded, replay
-from hybridmem.evaluation.tuning.candidates import Edges, Walks, possible_seeds, read_columns
+from hybridmem.evaluation.tuning.candidates import Edges, Walks, possible_seeds, read_candidates, read_columns
 from hybridmem.evaluation.tuning.vectorized import Setting, VectorizedRanking, _top, read_setting, with_setting
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Evidence, HalfLife, QualityGate, SourceDedup, Spread
@@ -240,9 +240,16 @@ def test_who_is_no_possible_seed_is_never_among_the_best(data, arms, size, seeds
         assert able[above < seeds].all()
 
 
-def test_what_no_arm_lists_may_be_a_seed_because_no_gate_removes_it():
-    raw, rank = np.array([[4.0, 3.0, 1.0]]), np.array([[1.0, 2.0, np.inf]])
-    assert possible_seeds(raw, rank, seeds=1).tolist() == [True, False, True]
+def test_what_not_every_arm_lists_may_be_a_seed_of_a_pool():
+    """A gate removes only what arms with a weight list, so m3 stays when it removes the three that beat it."""
+    items = ITEMS[:4]
+    lists = [ArmList("bm25", items[:3], [4.0, 3.0, 2.0]), ArmList("vector", items, [4.0, 3.0, 2.0, 1.0])]
+    scores = {"bm25": [4.0, 3.0, 2.0, 1.0], "vector": [4.0, 3.0, 2.0, 1.0]}
+    pool = Pool(items, Candidates([item["id"] for item in items], scores, {"bm25": 0.0, "vector": 0.0}))
+    record = Recorded(lists, Rows(), Ring(), NOW, pool)
+    spread = Fusion(mode="relative", complete=True, spread=Spread(seeds=3))
+    assert "m3" in read_candidates(record, spread, Walks(2)).reached
+    assert "m3" not in read_candidates(record, replace(spread, complete=False), Walks(2)).reached
 
 
 def test_hops_and_decay_are_turned_without_asking_again():
