@@ -12,7 +12,8 @@ from llama_index.core.memory.memory import BaseMemoryBlock
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory.results import block, message_memory, shortened
-from llamaindex_hybridmem._settings import check_k, refuse
+from hybridmem.retrievers.options import refuse_settings
+from llamaindex_hybridmem._settings import check_k
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
@@ -49,7 +50,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     if not TYPE_CHECKING:  # type checkers read the fields above
 
         def __init__(self, **settings: Any) -> None:
-            refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
+            refuse_settings(type(self).__name__, settings, type(self).model_fields)
             if not hasattr(settings.get("memory"), "asearch"):
                 raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
             for name in ("similarity_top_k", "retrieval_context_window"):

@@ -186,7 +186,7 @@ async def test_truncating_drops_the_least_relevant_first(memory, chat):
         ({"memory": "file.db"}, "memory = 'file.db' is not allowed: a HybridMemory is needed"),
         ({"similarity_top_k": 0}, "similarity_top_k = 0"),
         ({"retrieval_context_window": 0}, "retrieval_context_window = 0 is not allowed"),
-        ({"top": 3}, "unknown setting 'top'"),
+        ({"top": 3}, "has no setting 'top'"),
     ],
 )
 def test_bad_settings(memory, bad, message):
