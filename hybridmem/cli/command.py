@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from hybridmem.core.protocols import Store
+from hybridmem.core.protocols import Store, SupportsExternalEdits
 from hybridmem.errors import ConfigError
 from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.factory import check_place, open_store
@@ -28,6 +28,7 @@ __all__ = [
     "NOTHING",
     "Command",
     "ProgressBar",
+    "check_output",
     "clip",
     "exists",
     "is_terminal",
@@ -109,11 +110,14 @@ def open_memory(args: argparse.Namespace, *, must_exist: bool = True, recipe: st
 def _embedder_of(store: Store, given: str) -> Any:
     """The embedder that --embedder names; "auto" is the one that the store was made with, if it is the local one.
 
-    A store records a name, never code to load: a data file from somebody else must not choose what is imported.
+    A store that was filled without an embedder stays without one; notes written by hand have no vectors yet. A store
+    records a name, never code to load: a data file from somebody else must not choose what is imported.
     """
     known = recorded(store)
-    if given != "auto" or known is None:
+    if given != "auto":
         return load_embedder(given)
+    if known is None:
+        return None if store.last_seq() and not isinstance(store, SupportsExternalEdits) else "auto"
     if known["name"].startswith(LOCAL):
         if find_spec("wordllama") is None:
             raise ConfigError(
@@ -294,13 +298,14 @@ def _width() -> int:
     return max(40, shutil.get_terminal_size().columns)
 
 
-def wrap(text: str, *, indent: int = 0) -> Iterable[str]:
-    """The text as indented lines of the terminal's width; one line where the output is not a terminal."""
+def wrap(text: str, *, indent: int = 0, lines: int | None = None) -> Iterable[str]:
+    """The text as indented lines of the terminal's width, cut to `lines`; one whole line where it is no terminal."""
     flat = _flat(text)
     if not is_terminal():
         return [" " * indent + flat]
     margin = " " * indent
-    return textwrap.wrap(flat, _width(), initial_indent=margin, subsequent_indent=margin) or [margin]
+    style: dict[str, Any] = {"initial_indent": margin, "subsequent_indent": margin}
+    return textwrap.wrap(flat, _width(), max_lines=lines, placeholder=" …", **style) or [margin]
 
 
 def _flat(text: str) -> str:
@@ -338,6 +343,17 @@ def _print_encoded(text: str) -> None:
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))  # ASCII with escapes is valid JSON in every encoding
     print(text)
+
+
+def check_output(option: str, path: str | None) -> None:
+    """Raise ConfigError if the file that an option names cannot be created; called before a long run."""
+    if path is None or path == "-":
+        return
+    place = Path(path)
+    if place.is_dir():
+        raise ConfigError(f"{option} {path!r} is a folder: name a file")
+    if not place.parent.is_dir():
+        raise ConfigError(f"{option} {path!r}: there is no folder {str(place.parent)!r}")
 
 
 def write_json(text: str, path: str) -> None:

@@ -188,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_error("interrupted; everything reported as done is kept")
         return EXIT_INTERRUPTED
     except OSError as error:
-        say_error(error)
+        where = "" if error.filename is None else f"{error.filename}: "
+        say_error(f"{where}{error.strerror or error}")
         return EXIT_ERROR
     return code
 

@@ -15,6 +15,7 @@ from hybridmem.cli.command import (
     NOTHING,
     Command,
     ProgressBar,
+    check_output,
     open_memory,
     print_json,
     say,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MEASURE"]
 
 CASES = "a JSONL file (query, relevant, category?, as_of?), a BEIR-style folder, or - for standard input"
+PLOTS = (".png", ".svg", ".pdf")
 QUESTIONS = "a text file of questions, one a line, a JSONL file of cases, or - for standard input"
 
 
@@ -87,9 +89,18 @@ def _depths(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers with commas, such as 1,5,10") from error
 
 
-def _eval(args: argparse.Namespace) -> int:
-    if args.plot and find_spec("matplotlib") is None:  # fails before the run
+def _check_reports(args: argparse.Namespace) -> None:
+    """Raise an error before the run for a file that `eval` could not write after it."""
+    if args.plot and find_spec("matplotlib") is None:
         raise MissingExtraError("plot", needs="matplotlib")
+    for option in ("json", "markdown", "html", "plot"):
+        check_output(f"--{option}", getattr(args, option))
+    if args.plot and (suffix := Path(args.plot).suffix.lower()) not in PLOTS:
+        raise ConfigError(f"--plot {args.plot!r} ends with {suffix!r}: name a file with {', '.join(PLOTS)}")
+
+
+def _eval(args: argparse.Namespace) -> int:
+    _check_reports(args)
     cases = _read_cases(args.cases)
     for name in args.against:
         load_recipe(name)  # an unknown recipe fails before the run
@@ -141,9 +152,8 @@ def _tune(args: argparse.Namespace) -> int:
     from hybridmem.evaluation.tuning.tune import tune
 
     cases = _read_cases(args.cases)
-    folder = Path(args.output).parent
-    if not folder.is_dir():  # checked before the run
-        raise ConfigError(f"--output {args.output!r}: there is no folder {str(folder)!r}")
+    check_output("--output", args.output)
+    check_output("--json", args.json)
     with open_memory(args) as memory:
         _warn_unknown(memory, cases)
         how = {"metric": args.metric, "folds": args.folds, "repeats": args.repeats, "seed": args.seed}

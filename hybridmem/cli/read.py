@@ -33,7 +33,10 @@ from hybridmem.memory.results import Result
 __all__ = ["READ"]
 
 TOKEN = "HYBRIDMEM_MCP_TOKEN"  # noqa: S105 - the name of a variable
+TEXT_LINES = 5
+"""Lines of a result's text on a terminal; `show` prints all of it."""
 _AS_JSON = "one JSON object per line, with every field"
+_NO_VECTORS = "none (`hybridmem reindex --embedder local` adds vectors)"
 
 
 # --- search
@@ -84,7 +87,7 @@ def _print_results(results: Sequence[Result]) -> None:
     for rank, result in enumerate(results, start=1):
         head = f"{rank:>3}  {paint(f'{result.score:.3f}', 'green')}  {paint(result.id, 'bold')}"
         if terminal:
-            say(head, *wrap(result.text, indent=5))
+            say(head, *wrap(result.text, indent=5, lines=TEXT_LINES))
         else:
             say(f"{head}  {clip(result.text, 0)}")
         if result.receipt is not None:
@@ -190,7 +193,9 @@ def _stats(args: argparse.Namespace) -> int:
         print_json(figures)
         return 0
     for label, value in figures.items():
-        shown = f"{value:,}" if isinstance(value, int) else value or ("none" if label == "embedder" else "(default)")
+        shown = (
+            f"{value:,}" if isinstance(value, int) else value or (_NO_VECTORS if label == "embedder" else "(default)")
+        )
         say(f"{paint(f'{label:<12}', 'cyan')} {shown}")
     return 0
 

@@ -17,6 +17,7 @@ from hybridmem.cli.command import (
     NOTHING,
     Command,
     ProgressBar,
+    check_output,
     exists,
     json_line,
     load_embedder,
@@ -139,6 +140,7 @@ def _export_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
+    check_output("--output", args.output)
     with open_memory(args) as memory:
         rows = memory.store.export(namespace=None if args.everyone else args.namespace)
         if args.output == "-":
@@ -260,9 +262,11 @@ def _decoded(file: IO[str], name: str) -> Iterator[str]:
 def _notes(place: Path) -> Iterator[ImportRow]:
     from hybridmem.stores.markdown.sync import read_notes
 
+    memory = None
     for memory in read_notes(place):
-        fields = {name: getattr(memory, name) for name in _MEMORY_FIELDS}
-        yield fields, memory.id
+        yield {name: getattr(memory, name) for name in _MEMORY_FIELDS}, memory.id
+    if memory is None:
+        raise ConfigError(f"there is neither a corpus.jsonl nor a Markdown note in the folder {str(place)!r}")
 
 
 # --- forget, sweep

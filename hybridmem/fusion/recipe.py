@@ -330,13 +330,15 @@ def _rows(place: Mapping[str, int], keys: Sequence[str]) -> Ints:
 
 
 def _matching(ranking: Ranking, context: Context) -> Ranking:
-    """The ranking without the candidates of a pool that no arm listed and to which no evidence adds a score."""
+    """The ranking without the candidates of a pool whose score is 0, such as those that no arm listed."""
     if not ranking.scores or ranking.scores[-1] > 0.0:
         return ranking
     if context.trace is not None:
+        listed = {key for arm in context.lists for key in context.reader.keys(arm.items)}
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                context.trace.drop("match", key, "no arm listed it and no evidence adds to its score")
+                reason = "it is the last hit of an arm, which counts 0," if key in listed else "no arm listed it"
+                context.trace.drop("match", key, f"{reason} and no evidence adds to its score")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 

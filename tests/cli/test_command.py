@@ -52,3 +52,16 @@ def test_a_recorded_local_embedder_that_is_not_installed(run, monkeypatch):
     assert rows(run("search", "battery", "--embedder", "none", "--json").out)[0]["id"] == "car"
     for command in ("check", "list", "export", "stats", "namespaces", "history car", "show car", "backup copy.db"):
         run(*command.split())  # need no embedder
+
+
+def test_a_memory_without_vectors_stays_without(run, tmp_path):
+    """`auto` does not mix memories with and without vectors; `reindex` adds vectors to all."""
+    run("add", "My automobile needs a battery.", "--id", "car", "--embedder", "none")
+    run("add", "Taxes rose.", "--id", "tax")
+    assert run("search", "vehicle", code=3).err == ""
+    assert "embedder     none (`hybridmem reindex --embedder local` adds vectors)" in run("stats").out
+    run("reindex", "--embedder", "local")
+    assert rows(run("search", "vehicle", "--json").out)[0]["id"] == "car"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "car.md").write_text("My automobile needs a battery.", encoding="utf-8")
+    assert rows(run("search", "vehicle", "--json", "-m", "notes").out)[0]["id"] == "car"  # notes written by hand

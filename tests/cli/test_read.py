@@ -73,3 +73,17 @@ def test_colour_and_width_on_a_terminal(run, terminal, monkeypatch):
     assert run("search", "zebra", "--embedder", "none", code=3).out == "no results\n"
     assert run("list", "--filter", '{"type": "x"}', code=3).out == "no memories\n"
     assert run("history", "nobody", code=3).out == "no versions\n"
+
+
+def test_long_texts_are_cut_on_a_terminal_and_whole_in_a_pipe(run, terminal, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    text = "The cat sleeps. " + "More about it follows here. " * 40
+    run("add", text, "--id", "cat", "--embedder", "none")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = run("search", "cat", "--embedder", "none").out.splitlines()
+    assert [line.startswith("     ") for line in shown[1:6]] == [True] * 5
+    assert shown[5].endswith(" …")
+    assert shown[6].startswith("       bm25 #1")
+    assert len(run("show", "cat").out.splitlines()) > len(text) / 60
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert text.strip() in run("search", "cat", "--embedder", "none").out

@@ -73,3 +73,10 @@ def test_a_refused_import_leaves_nothing(run, tmp_path):
     (tmp_path / "in.jsonl").write_text(f'{good}\n{{"text": 5}}\n', encoding="utf-8")
     run("import", "in.jsonl", "--embedder", "none", code=2)
     assert [row["id"] for row in rows(run("list", "--json").out)] == ["cat"]
+
+
+def test_a_folder_without_notes_is_refused(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    message = run("import", "empty", "--embedder", "none", code=2).err
+    assert "neither a corpus.jsonl nor a Markdown note in the folder 'empty'" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
