@@ -152,7 +152,7 @@ def _keywords_of(runnable: Any) -> frozenset[str]:
     if _is(runnable, VectorStoreRetriever):
         return frozenset({"k", "filter"})
     if _is(runnable, BaseRetriever):
-        return frozenset(_KEYWORDS & _parameters(type(runnable)))
+        return frozenset(_KEYWORDS & _parameters(type(runnable)) & _async_parameters(type(runnable)))
     return frozenset()
 
 
@@ -164,6 +164,16 @@ def _parameters(cls: type) -> set[str]:
         ours = next((base for base in cls.__mro__ if base.__module__.partition(".")[0] == _OURS), None)
         names |= _parameters(ours) if ours not in (None, cls) else set()
     return names
+
+
+def _async_parameters(cls: type) -> set[str] | frozenset[str]:
+    """The parameters of an async search of the class's own; all where it has none, or passes on `**kwargs`."""
+    search = cls._aget_relevant_documents  # type: ignore[attr-defined]
+    parameters = inspect.signature(search).parameters
+    passed_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    if search is BaseRetriever._aget_relevant_documents or passed_on:  # noqa: SLF001
+        return _KEYWORDS
+    return set(parameters)
 
 
 def _blocks(runnable: Any) -> bool:

@@ -18,12 +18,13 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Steps, adrive, drive, in_thread
+from hybridmem.retrievers.options import overrides
 from langchain_hybridmem._settings import FilterOption, TimeOption, check_query
 
 if TYPE_CHECKING:
     from langchain_hybridmem._settings import BM25Call
 
-__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config", "overrides"]
+__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config", "is_overridden"]
 
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
@@ -137,7 +138,7 @@ class SearchRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None = None, **kwargs: Any
     ) -> list[Document]:
-        if not overrides(type(self), "_get_relevant_documents"):
+        if not is_overridden(self, "_get_relevant_documents"):
             return await self._asearch(query, run_manager, **kwargs)
         if self._new_arg_supported and run_manager is not None:
             kwargs["run_manager"] = run_manager.get_sync()
@@ -156,11 +157,6 @@ class SearchRetriever(BaseRetriever):
         raise NotImplementedError
 
 
-def overrides(cls: type, method: str, /) -> bool:
+def is_overridden(retriever: BaseRetriever, method: str, /) -> bool:
     """Whether a user's subclass of one of our retrievers overrides a method."""
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == __package__:
-            return False
-        if method in vars(base):
-            return True
-    return False
+    return overrides(type(retriever), method, "langchain_hybridmem")

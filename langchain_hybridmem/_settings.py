@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
 from langchain_core.documents import Document
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hybridmem.core import validation
 from hybridmem.core.types import Direction
 from hybridmem.errors import ConfigError
+from hybridmem.retrievers.options import refuse_keywords
 
 __all__ = [
     "BM25Call",
@@ -47,7 +48,6 @@ __all__ = [
     "check_query",
     "clear_errors",
     "documents_of_texts",
-    "refuse_unknown",
 ]
 
 
@@ -235,14 +235,6 @@ class Built(NamedTuple):
     settings: tuple[Any, ...]
 
 
-def refuse_unknown(cls: type[BaseModel], settings: Mapping[str, Any], /) -> None:
-    """Refuse keywords that do not exist, and say which do."""
-    known = cls.model_fields
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"{cls.__name__} has no setting {name!r}: the settings are {', '.join(known)}")
-
-
 def check_k(k: Any, /) -> None:
     """Validate a number of results; None means all."""
     if k is not None:
@@ -269,9 +261,7 @@ def clear_errors() -> Iterator[None]:
 
 def call_settings(retriever: Any, names: Sequence[str], given: Mapping[str, Any], /) -> dict[str, Any]:
     """The settings of one call: those given to it, else those of the constructor."""
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(names)}")
+    refuse_keywords("invoke", given, names)
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = {**{name: getattr(retriever, name) for name in names}, **chosen}
     for name in _MEMORY_ONLY:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from hybridmem.retrievers.arms import (
     make_recipe,
     turns_around,
 )
+from hybridmem.retrievers.options import refuse_keywords, refuse_settings, taken
 from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
 from langchain_hybridmem._conversion import (
     DocumentReader,
@@ -39,7 +40,7 @@ from langchain_hybridmem._conversion import (
     to_document,
     with_metadata,
 )
-from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config, overrides
+from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config, is_overridden
 from langchain_hybridmem._settings import (
     ClockOption,
     DedupOption,
@@ -53,7 +54,6 @@ from langchain_hybridmem._settings import (
     check_k,
     check_query,
     clear_errors,
-    refuse_unknown,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class FusionRetriever(ParentRetriever):
     if not TYPE_CHECKING:  # type checkers read the fields above instead
 
         def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
-            refuse_unknown(type(self), settings)
+            refuse_settings(type(self).__name__, settings, type(self).model_fields)
             setup = _setup({name: settings.get(name) for name in _SETUP})
             with clear_errors():
                 super().__init__(**{**settings, "c": setup.recipe.c, "mode": setup.recipe.mode})
@@ -144,7 +144,7 @@ class FusionRetriever(ParentRetriever):
 
     def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy; what is changed in it is checked, and takes effect."""
-        refuse_unknown(type(self), update or {})
+        refuse_settings(type(self).__name__, update or {}, type(self).model_fields)
         copied = super().model_copy(deep=deep)
         copied._change(update or {})  # noqa: SLF001
         return copied
@@ -204,7 +204,7 @@ class FusionRetriever(ParentRetriever):
         """The fused documents, best first. What is not given here is taken from the constructor."""
         given: dict[str, Any] = dict(kwargs)
         search = partial(self._search, input, given, None)
-        if overrides(type(self), "_get_relevant_documents"):
+        if is_overridden(self, "_get_relevant_documents"):
             search = partial(self._overridden, input, given)
         return self._in_run(check_query(input), config, given, search)
 
@@ -214,7 +214,7 @@ class FusionRetriever(ParentRetriever):
         """The same, without blocking the event loop."""
         given: dict[str, Any] = dict(kwargs)
         search = partial(self._asearch, input, given, None)
-        if any(overrides(type(self), name) for name in ("_get_relevant_documents", "_aget_relevant_documents")):
+        if any(is_overridden(self, name) for name in ("_get_relevant_documents", "_aget_relevant_documents")):
             search = partial(self._aoverridden, input, given)
         return await self._in_arun(check_query(input), config, given, search)
 
@@ -223,17 +223,19 @@ class FusionRetriever(ParentRetriever):
     ) -> list[Document]:
         """The search of a subclass, such as one that filters by user; its `super()` call gets the config."""
         with set_config_context(config) as context:
-            return context.run(partial(self._get_relevant_documents, query, run_manager=run, **given))
+            own: Callable[..., list[Document]] = self._get_relevant_documents
+            return context.run(partial(own, query, **taken(own, {**given, "run_manager": run})))
 
     async def _aoverridden(
         self, query: str, given: Mapping[str, Any], run: AsyncCallbackManagerForRetrieverRun, config: RunnableConfig
     ) -> list[Document]:
         """The same in async code; a subclass that overrides the sync search alone gets it here too."""
-        if not overrides(type(self), "_aget_relevant_documents"):
+        if not is_overridden(self, "_aget_relevant_documents"):
             found: list[Document] = await in_thread(partial(self._overridden, query, given, run.get_sync(), config))
             return found
         with set_config_context(config) as context:
-            search = context.run(partial(self._aget_relevant_documents, query, run_manager=run, **given))
+            own: Callable[..., Coroutine[Any, Any, list[Document]]] = self._aget_relevant_documents
+            search = context.run(partial(own, query, **taken(own, {**given, "run_manager": run})))
             return await coro_with_context(search, context)
 
     def explain(self, query: str, config: RunnableConfig | None = None, **kwargs: Unpack[FusionCall]) -> Explanation:
@@ -295,9 +297,7 @@ class FusionRetriever(ParentRetriever):
         return _search_arms(setup, call) if setup.fusion is not None else _search_memory(setup, call)
 
     def _call_settings(self, given: Mapping[str, Any], setup: _Setup) -> dict[str, Any]:
-        for name in given:
-            if name not in _CALL:
-                raise ConfigError(f"invoke does not know {name!r}: it takes {', '.join(_CALL)}")
+        refuse_keywords("invoke", given, _CALL)
         settings = {name: getattr(self, name) for name in _CALL}
         settings.update({name: value for name, value in given.items() if value is not None})
         if "k" in given:

@@ -34,6 +34,7 @@ from hybridmem.retrievers.graph import (
     seed_job,
     seed_scores,
 )
+from hybridmem.retrievers.options import refuse_settings
 from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
 from langchain_hybridmem._conversion import DocumentReader, ScoredDocuments, to_document, to_memory, with_metadata
 from langchain_hybridmem._runs import SearchRetriever
@@ -45,8 +46,8 @@ from langchain_hybridmem._settings import (
     IdKey,
     TimeOption,
     call_settings,
+    check_query,
     clear_errors,
-    refuse_unknown,
 )
 from langchain_hybridmem._vectorstores import check_of
 
@@ -246,7 +247,7 @@ class GraphRetriever(SearchRetriever):
         given = {"k": k, "filter": filter, "hops": hops, "decay": decay, "direction": direction, "weights": weights}
         more = {"edges": edges, "as_of": as_of, "namespace": namespace, "with_scores": with_scores}
         call = call_settings(self, _CALL, {**unknown, **given, **more})
-        steps = self._steps(query, call, {"callbacks": run_manager.get_child("seed")})
+        steps = self._steps(check_query(query), call, {"callbacks": run_manager.get_child("seed")})
         return _documents(drive(steps), with_scores=call["with_scores"])
 
     async def _asearch(
@@ -254,7 +255,8 @@ class GraphRetriever(SearchRetriever):
     ) -> list[Document]:
         call = call_settings(self, _CALL, given)
         config: RunnableConfig = {} if run_manager is None else {"callbacks": run_manager.get_child("seed")}
-        return _documents(await adrive(self._steps(query, call, config)), with_scores=call["with_scores"])
+        hits = await adrive(self._steps(check_query(query), call, config))
+        return _documents(hits, with_scores=call["with_scores"])
 
     def _steps(self, query: str, call: dict[str, Any], config: RunnableConfig) -> Steps[list[GraphHit]]:
         if self.memory is not None:
@@ -337,7 +339,7 @@ def _documents(hits: Sequence[GraphHit], *, with_scores: bool) -> list[Document]
 
 
 def _check(cls: type[GraphRetriever], settings: dict[str, Any]) -> None:
-    refuse_unknown(cls, settings)
+    refuse_settings(cls.__name__, settings, cls.model_fields)
     given = {name: settings.get(name) for name in ("memory", "documents", "store")}
     if given["documents"] is None:
         given["documents"] = settings.get("built")

@@ -15,6 +15,7 @@ from hybridmem.core import validation
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, HybridMemError, MissingExtraError
 from hybridmem.memory.results import block, message_memory, with_surroundings
+from hybridmem.text.conversation import recall_query
 from hybridmem.text.folding import normalized
 from langchain_hybridmem.tools import thread_of, views
 
@@ -46,8 +47,6 @@ Facts = Iterable[Fact] | None
 Extract = Callable[[Sequence[AnyMessage]], Facts | Awaitable[Facts]]
 """From the messages of a turn to facts worth keeping; a fact may say what it supersedes."""
 _ROLES = {"human": "user", "ai": "assistant"}
-SHORT = 6
-"""A question of fewer words, such as "and his sister?", is searched together with the user message before it."""
 SUMMARY = "Here is a summary of the conversation to date:"
 """How langchain's summary of a conversation begins: a message of type "human" that no user wrote."""
 
@@ -263,11 +262,9 @@ def _is_summary(message: BaseMessage) -> bool:
 
 
 def _query(messages: Sequence[BaseMessage]) -> str:
-    """The last user message; a short one together with the one before it."""
-    asked = [text for message in messages if isinstance(message, HumanMessage) and (text := _text(message).strip())]
-    if not asked:
-        return ""
-    return asked[-1] if len(asked[-1].split()) >= SHORT else " ".join(asked[-2:])
+    """What the user asks: the last user message, and the one before it where that says too little."""
+    texts = (_text(message).strip() for message in messages if isinstance(message, HumanMessage))
+    return recall_query([text for text in texts if text])
 
 
 def _text(message: BaseMessage) -> str:

@@ -20,6 +20,7 @@ from hybridmem.embedding.embedder import as_embedder
 from hybridmem.embedding.sources import EmbeddingOption
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import memory_hits
+from hybridmem.retrievers.options import refuse_settings
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, content_id, open_corpus, search_deeper
 from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
@@ -30,7 +31,6 @@ from langchain_hybridmem._settings import (
     call_settings,
     clear_errors,
     documents_of_texts,
-    refuse_unknown,
 )
 from langchain_hybridmem._vectorstores import asearch_store, check_of, search_store, store_filter
 
@@ -262,7 +262,7 @@ def _item(document: Document, /) -> TextItem:
 
 
 def _check_settings(cls: type[VectorRetriever], settings: Mapping[str, Any]) -> None:
-    refuse_unknown(cls, settings)
+    refuse_settings(cls.__name__, settings, cls.model_fields)
     given = [name for name in ("vectorstore", "memory", "texts") if settings.get(name) is not None]
     if len(given) != 1:
         raise ConfigError(

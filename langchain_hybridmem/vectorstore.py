@@ -19,6 +19,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.results import Result
+from hybridmem.retrievers.options import refuse_keywords
 from langchain_hybridmem.embeddings import EmbedderEmbeddings
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class HybridVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[str]:
         """Add texts, or replace those whose ids are there already; gives the ids."""
-        _refuse(kwargs, _ADDING)
+        refuse_keywords("add_texts", kwargs, _ADDING)
         return self.memory.add_many(_memories(texts, metadatas, ids))
 
     async def aadd_texts(
@@ -82,12 +83,12 @@ class HybridVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[str]:
         """Add texts without blocking the event loop."""
-        _refuse(kwargs, _ADDING)
+        refuse_keywords("aadd_texts", kwargs, _ADDING)
         return await self.memory.aadd_many(_memories(texts, metadatas, ids))
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
-        _refuse(kwargs, ())
+        refuse_keywords("delete", kwargs, ())
         if ids is None:
             self.memory.clear()
         elif ids:
@@ -127,7 +128,7 @@ class HybridVectorStore(VectorStore):
         self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
     ) -> list[tuple[Document, float]]:
         """The k best documents with their fused scores: between 0 and 1, higher is better."""
-        _refuse(kwargs, _SEARCHING)
+        refuse_keywords("similarity_search_with_score", kwargs, _SEARCHING)
         results = self.memory.search(query, k=k, filter=filter, **self._how(kwargs))
         return self._filled(query, results, k, filter, kwargs)
 
@@ -135,7 +136,7 @@ class HybridVectorStore(VectorStore):
         self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
     ) -> list[tuple[Document, float]]:
         """The same without blocking the event loop."""
-        _refuse(kwargs, _SEARCHING)
+        refuse_keywords("asimilarity_search_with_score", kwargs, _SEARCHING)
         results = await self.memory.asearch(query, k=k, filter=filter, **self._how(kwargs))
         filled: list[tuple[Document, float]] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
         return filled
@@ -188,7 +189,7 @@ class HybridVectorStore(VectorStore):
         self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
     ) -> list[tuple[Document, float]]:
         """The k nearest documents with their cosine similarities."""
-        _refuse(kwargs, _VECTOR_ONLY)
+        refuse_keywords("similarity_search_with_score_by_vector", kwargs, _VECTOR_ONLY)
         return _scored(self.memory.nearest(embedding, k=k, filter=filter, **kwargs))
 
     # --- diversity
@@ -203,7 +204,7 @@ class HybridVectorStore(VectorStore):
         **kwargs: Unpack[HybridCall],
     ) -> list[Document]:
         """Find k documents among the best `fetch_k` of the fused ranking that differ from each other."""
-        _refuse(kwargs, _SEARCHING)
+        refuse_keywords("max_marginal_relevance_search", kwargs, _SEARCHING)
         if self.memory.embedder is None:
             raise ConfigError("max_marginal_relevance_search needs vectors: this memory has no embedder")
         results = self.memory.search(query, k=fetch_k, filter=filter, **self._how(kwargs))
@@ -234,7 +235,7 @@ class HybridVectorStore(VectorStore):
         **kwargs: Unpack[NearestCall],
     ) -> list[Document]:
         """Find k documents that differ from each other among the `fetch_k` nearest to a vector."""
-        _refuse(kwargs, _VECTOR_ONLY)
+        refuse_keywords("max_marginal_relevance_search_by_vector", kwargs, _VECTOR_ONLY)
         results = self.memory.nearest(embedding, k=fetch_k, filter=filter, **kwargs)
         return self._diverse(embedding, results, k, lambda_mult)
 
@@ -298,12 +299,6 @@ class HybridVectorStore(VectorStore):
             lambda: cls.from_texts(texts, embedding, metadatas, ids=ids, **kwargs)
         )
         return made
-
-
-def _refuse(given: Mapping[str, Any], known: Sequence[str]) -> None:
-    for name, value in given.items():
-        if name not in known:
-            raise ConfigError(f"{name} = {value!r} is not known here: allowed is {', '.join(known) or 'nothing'}")
 
 
 def _memories(

@@ -17,14 +17,15 @@ from hybridmem.core import validation
 from hybridmem.core.fanout import Steps, adrive, drive, in_thread
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import TimeOption, memory_hits
+from hybridmem.retrievers.options import overrides, refuse_keywords
 from llamaindex_hybridmem._conversion import scored_nodes, to_node
-from llamaindex_hybridmem._settings import Filters, Settings, refuse_call
+from llamaindex_hybridmem._settings import Filters, Settings
 from llamaindex_hybridmem.tools import CleanRetrieverTool, retriever_tool
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
 
-__all__ = ["SearchRetriever", "checked_query", "exactly_one", "memory_nodes"]
+__all__ = ["SearchRetriever", "checked_query", "exactly_one", "is_overridden", "memory_nodes"]
 
 dispatcher = get_dispatcher(__name__)
 _COMMON = ("similarity_top_k", "filters", "as_of", "namespace")
@@ -70,7 +71,7 @@ class SearchRetriever(BaseRetriever):
 
         `as_of` and `namespace` are for a memory.
         """
-        refuse_call(unknown, _COMMON)
+        refuse_keywords("retrieve", unknown, _COMMON)
         more: Any = {"as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
             return super().retrieve(checked_query(str_or_query_bundle))
@@ -86,7 +87,7 @@ class SearchRetriever(BaseRetriever):
         **unknown: NoReturn,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        refuse_call(unknown, _COMMON)
+        refuse_keywords("retrieve", unknown, _COMMON)
         more: Any = {"as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
             return await super().aretrieve(checked_query(str_or_query_bundle))
@@ -97,7 +98,7 @@ class SearchRetriever(BaseRetriever):
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Search on the event loop; a subclass that overrides only `_retrieve` gets that, in a thread."""
-        if _overrides_search(type(self)):
+        if is_overridden(self, "_retrieve"):
             return await in_thread(lambda: self._retrieve(query_bundle))
         return await self._asearch(query_bundle)
 
@@ -131,7 +132,8 @@ class SearchRetriever(BaseRetriever):
 
 
 def checked_query(query: QueryType) -> QueryType:
-    if not isinstance(query, str | QueryBundle):
+    """Validate a query."""
+    if not isinstance(query.query_str if isinstance(query, QueryBundle) else query, str):
         shown = validation.display(query)
         raise ConfigError(f"query = {shown} is not allowed: retrieve takes a str or a QueryBundle")
     return query
@@ -150,14 +152,9 @@ def _fixed(cls: type) -> frozenset[str]:
     return frozenset(name for name in names if not hasattr(cls, name))
 
 
-def _overrides_search(cls: type) -> bool:
-    """Whether a user's subclass overrides `_retrieve`, which LlamaIndex's async default would call too."""
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] == __package__:
-            return False
-        if "_retrieve" in vars(base):
-            return True
-    return False
+def is_overridden(retriever: BaseRetriever, method: str, /) -> bool:
+    """Whether a user's subclass of one of our retrievers overrides a method."""
+    return overrides(type(retriever), method, "llamaindex_hybridmem")
 
 
 def memory_nodes(memory: HybridMemory, arm: str, bundle: QueryBundle, call: Settings, /) -> Steps[list[NodeWithScore]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
 
@@ -12,7 +12,6 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from hybridmem.core import validation
 from hybridmem.core.types import Direction
-from hybridmem.errors import ConfigError
 from llamaindex_hybridmem._vectorstores import to_filter
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ __all__ = [
     "VectorSettings",
     "WordStemmer",
     "check_k",
-    "refuse",
-    "refuse_call",
 ]
 
 
@@ -164,7 +161,6 @@ class MemoryFusionSettings(_Retriever, total=False):
 
 
 Filters = MetadataFilters | MetadataFilter | Mapping[str, Any] | None
-_LANGCHAIN_NAMES = {"k": "similarity_top_k", "filter": "filters", "top_k": "similarity_top_k"}
 
 
 class Settings(NamedTuple):
@@ -205,19 +201,3 @@ class Settings(NamedTuple):
 def check_k(k: Any, /, *, name: str = "similarity_top_k") -> int:
     """A number of results as an int."""
     return validation.k(k, name=name)
-
-
-def refuse(unknown: Iterable[str], known: Iterable[str], /) -> None:
-    """Refuse keywords that do not exist."""
-    for name in unknown:
-        raise ConfigError(f"unknown setting {name!r}{_hint(name)}: the settings are {', '.join(known)}")
-
-
-def refuse_call(unknown: Iterable[str], known: Iterable[str], /) -> None:
-    """Refuse keywords of `retrieve` that do not exist."""
-    for name in unknown:
-        raise ConfigError(f"retrieve does not know {name!r}{_hint(name)}: it takes {', '.join(known)}")
-
-
-def _hint(name: str) -> str:
-    return f" (did you mean {_LANGCHAIN_NAMES[name]!r}?)" if name in _LANGCHAIN_NAMES else ""

@@ -29,13 +29,14 @@ from hybridmem.retrievers.lexical import (
     pattern_terms,
 )
 from hybridmem.retrievers.lexical_file import LexicalFile
+from hybridmem.retrievers.options import refuse_settings
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
 from llamaindex_hybridmem._bm25s import Bm25sCorpus
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
 from llamaindex_hybridmem._conversion import scored_nodes
-from llamaindex_hybridmem._settings import Filters, Settings, refuse
+from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
     from llama_index.core import VectorStoreIndex
@@ -107,7 +108,7 @@ class BM25Retriever(SearchRetriever):
         namespace: str | None = None,
         **unknown: NoReturn,
     ) -> None:
-        refuse(unknown, list(inspect.signature(BM25Retriever.__init__).parameters)[1:-1])
+        refuse_settings(type(self).__name__, unknown, list(inspect.signature(BM25Retriever.__init__).parameters)[1:-1])
         if tokenizer is not None:
             log.warning("tokenizer is ignored, as LlamaIndex's BM25Retriever does: use preprocess_func")
         self.stemmer, self.skip_stemming, self.token_pattern = stemmer, skip_stemming, token_pattern or _PATTERN

@@ -34,10 +34,11 @@ from hybridmem.retrievers.arms import (
     make_recipe,
     turns_around,
 )
+from hybridmem.retrievers.options import refuse_keywords, refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
 from llamaindex_hybridmem._conversion import FusedNode, NodeReader, Why, add_nodes, as_scorer, fused_nodes, to_node
-from llamaindex_hybridmem._settings import Filters, Settings, check_k, refuse, refuse_call
+from llamaindex_hybridmem._settings import Filters, Settings, check_k
 
 if TYPE_CHECKING:
     from hybridmem.embedding.sources import EmbeddingOption
@@ -92,7 +93,7 @@ class FusionRetriever(SearchRetriever):
         clock: Callable[[], float] = time.time,
         **unknown: NoReturn,
     ) -> None:
-        refuse(unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
+        refuse_settings(type(self).__name__, unknown, ("retrievers", *(FusionRetriever.__init__.__kwdefaults__ or ())))
         arms = arms_of(retrievers)
         parts = {"weights": retriever_weights, "gate": gate, "dedup": dedup, "half_life": half_life}
         chosen = make_recipe(recipe, mode=mode, c=c, arms=list(arms), as_scorer=as_scorer, **parts)  # type: ignore[arg-type]
@@ -106,7 +107,7 @@ class FusionRetriever(SearchRetriever):
         """A `HybridMemory` as a retriever: the same ids and scores as `memory.search`."""
         known = (*_CALL, *_PARTS, *_BASE)
         given: dict[str, Any] = dict(settings)
-        refuse([name for name in given if name not in known], known)
+        refuse_settings(cls.__name__, given, known)
         parts = {name: given[name] for name in _PARTS if given.get(name) is not None}
         recipe: Fusion | None = None
         if parts or memory.recipe.rerank is not None:
@@ -189,7 +190,7 @@ class FusionRetriever(SearchRetriever):
         `as_of`, `namespace`, `min_confidence` and `context` are for a memory: `context=2` puts the two turns before and
         after each result in its thread into its metadata.
         """
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
             return super().retrieve(  # type: ignore[return-value]
@@ -209,7 +210,7 @@ class FusionRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
             return await super().aretrieve(  # type: ignore[return-value]
@@ -245,7 +246,7 @@ class FusionRetriever(SearchRetriever):
         return Explainer(arms, self._recipe, explain, memory, self.similarity_top_k)
 
     def _explained(self, query: QueryType, settings: Any) -> tuple[QueryBundle, Settings]:
-        refuse_call([name for name in settings if name not in _CALL], _CALL)
+        refuse_keywords("retrieve", settings, _CALL)
         return QueryBundle(query) if isinstance(query, str) else query, self._settings.changed(**settings)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:

@@ -41,10 +41,11 @@ from hybridmem.retrievers.graph import (
     seed_scores,
 )
 from hybridmem.retrievers.metadata_edges import values_in
+from hybridmem.retrievers.options import refuse_keywords, refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
 from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node
-from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
+from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
@@ -130,7 +131,7 @@ class GraphRetriever(SearchRetriever):
         verbose: bool = False,
         **unknown: NoReturn,
     ) -> None:
-        refuse(unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
+        refuse_settings(type(self).__name__, unknown, ("nodes", *(GraphRetriever.__init__.__kwdefaults__ or ())))
         given = {"seed": seed, "seeds": seeds, "graph": graph, "edges": edges}
         check_sources({"nodes": nodes, "memory": memory, "store": store}, given, ("get_nodes",))
         self._seeds, self._seed_scale = seeds, seed_scale
@@ -252,7 +253,7 @@ class GraphRetriever(SearchRetriever):
 
         `as_of` and `namespace` are for a memory.
         """
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
         more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
         with self._calling(self._settings.changed(**own, **more)):
@@ -274,7 +275,7 @@ class GraphRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
         more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
         with self._calling(self._settings.changed(**own, **more)):

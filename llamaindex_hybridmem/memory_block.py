@@ -12,7 +12,9 @@ from llama_index.core.memory.memory import BaseMemoryBlock
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory.results import block, message_memory, shortened
-from llamaindex_hybridmem._settings import check_k, refuse
+from hybridmem.retrievers.options import refuse_settings
+from hybridmem.text.conversation import recall_query
+from llamaindex_hybridmem._settings import check_k
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
@@ -33,6 +35,9 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     `shared=True` keeps all sessions together in the memory's own namespace instead: give each user a view,
     `HybridMemoryBlock(memory=memory.namespace("ana"), shared=True)`.
 
+    The memory is searched with the last user message. Only if that has fewer than three content words ("And when was
+    that?"), the messages before it are part of the query, `retrieval_context_window` in all.
+
     What is recalled is a delimited block with ids, dates and speakers; nothing in it can end the block. A text that a
     session has already is not stored again.
     """
@@ -41,7 +46,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     memory: Any = Field(description="The HybridMemory, or a view of it, that keeps the messages.", exclude=True)
     similarity_top_k: int = Field(default=8, description="How many memories are recalled.")
     shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
-    retrieval_context_window: int = Field(default=2, description="How many of the last user messages make the query.")
+    retrieval_context_window: int = Field(default=2, description="How many user messages make the query at most.")
     token_budget: int | None = Field(default=None, description="How many tokens the block may have; None: no limit.")
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
     search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, recipe…")
@@ -49,7 +54,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     if not TYPE_CHECKING:  # type checkers read the fields above
 
         def __init__(self, **settings: Any) -> None:
-            refuse([name for name in settings if name not in type(self).model_fields], type(self).model_fields)
+            refuse_settings(type(self).__name__, settings, type(self).model_fields)
             if not hasattr(settings.get("memory"), "asearch"):
                 raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
             for name in ("similarity_top_k", "retrieval_context_window"):
@@ -87,7 +92,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
         self, messages: list[ChatMessage] | None = None, session_id: str | None = None, **block_kwargs: Any
     ) -> str:
         said = [text for message in messages or [] if message.role.value == "user" and (text := _text(message))]
-        query = " ".join(said[-self.retrieval_context_window :])
+        query = recall_query(said, window=self.retrieval_context_window)
         if not query:
             return ""
         how = {"k": self.similarity_top_k, **self.search_kwargs}

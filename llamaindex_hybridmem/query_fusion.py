@@ -19,11 +19,11 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES, QUERY_GEN
 from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore, QueryBundle, QueryType, TextNode
 from llama_index.core.settings import Settings
 
-from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, run
+from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, in_thread, run
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.recipe import normalise_weights
 from llamaindex_hybridmem._arms import Arm, arms_of, copied, nodes_of, run_coroutine
-from llamaindex_hybridmem._calls import checked_query
+from llamaindex_hybridmem._calls import checked_query, is_overridden
 from llamaindex_hybridmem._conversion import node_text, rescored
 from llamaindex_hybridmem._settings import check_k
 from llamaindex_hybridmem.tools import CleanRetrieverTool, retriever_tool
@@ -304,6 +304,9 @@ class QueryFusionRetriever(BaseRetriever):
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Search on the event loop; a subclass that overrides `_retrieve` alone gets that, in a thread."""
+        if is_overridden(self, "_retrieve") and not is_overridden(self, "_aretrieve"):
+            return await in_thread(lambda: self._retrieve(query_bundle))
         queries = [query_bundle]
         if self.num_queries > 1:
             queries += await self._aget_queries(query_bundle.query_str)

@@ -23,11 +23,12 @@ from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import TimeOption
+from hybridmem.retrievers.options import refuse_keywords, refuse_settings
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, open_corpus, search_deeper
 from llamaindex_hybridmem._arms import check_of, overrides
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
 from llamaindex_hybridmem._conversion import node_source, node_text, scored_nodes
-from llamaindex_hybridmem._settings import Filters, Settings, refuse, refuse_call
+from llamaindex_hybridmem._settings import Filters, Settings
 from llamaindex_hybridmem._vectorstores import similarity_of, store_filters
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class VectorRetriever(SearchRetriever):
         verbose: bool = False,
         **unknown: NoReturn,
     ) -> None:
-        refuse(unknown, ("index", *(VectorRetriever.__init__.__kwdefaults__ or ())))
+        refuse_settings(type(self).__name__, unknown, ("index", *(VectorRetriever.__init__.__kwdefaults__ or ())))
         exactly_one({"index": index, "vector_store": vector_store, "memory": memory, "texts": texts}, none=_NOTHING)
         self._memory, self._texts = memory, texts
         self._index = index if vector_store is None else _index_of(vector_store)
@@ -222,7 +223,7 @@ class VectorRetriever(SearchRetriever):
 
         `score_threshold` is the lowest cosine of a result; `as_of` and `namespace` are for a memory.
         """
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(score_threshold=score_threshold)):
             return super().retrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)
@@ -239,7 +240,7 @@ class VectorRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        refuse_call(unknown, _CALL)
+        refuse_keywords("retrieve", unknown, _CALL)
         more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
         with self._calling(self._call().changed(score_threshold=score_threshold)):
             return await super().aretrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)

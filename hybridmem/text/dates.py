@@ -102,13 +102,16 @@ _COUNT = rf"(?:\d{{1,3}}|{'|'.join(_COUNTS)})"
 _UNIT = r"(?:day|week|month|year)s?\b"
 
 _PREPOSITION = "during|since|of|by|until|till|before|after|early|late|mid|mid-|from|to|and|between"
-# Absolute dates: each form has the groups that it needs of y, m, d.
+_TO = r"\s*(?:-|–|to|and|until|till|through)\s*"
+# Absolute dates: each form has the groups that it needs of y, m, d, and e: the last day of a range within a month.
 _ABSOLUTE = tuple(
     re.compile(form, re.IGNORECASE | re.ASCII)
     for form in (
         rf"\b(?P<y>{_YEAR})-(?P<m>\d\d)-(?P<d>\d\d)\b",
         rf"\b(?P<y>{_YEAR})-(?P<m>\d\d)\b",
         rf"\b(?P<d>\d{{1,2}})[./](?P<m>\d{{1,2}})[./](?P<y>{_YEAR})",
+        rf"\b(?:(?:between|from)\s+)?(?P<d>{_DAY}){_TO}(?P<e>{_DAY})\s+(?:of\s+)?(?P<m>{_MONTH})(?:,?\s*(?P<y>{_YEAR}))?",
+        rf"\b(?:(?:between|from)\s+)?(?P<m>{_MONTH})\s+(?P<d>{_DAY}){_TO}(?P<e>{_DAY})(?:,?\s*(?P<y>{_YEAR}))?",
         rf"\b(?P<d>{_DAY})\s+(?:of\s+)?(?P<m>{_MONTH})(?:,?\s*(?:of\s+)?(?P<y>{_YEAR}))?",
         rf"\b(?P<m>{_MONTH})\s+(?P<d>{_DAY})(?:,?\s*(?:of\s+)?(?P<y>{_YEAR}))?",
         rf"\b(?P<m>{_MONTH}),?\s+(?:of\s+)?(?P<y>{_YEAR})",
@@ -151,8 +154,12 @@ def dates_in(question: str, now: float, /) -> list[DateRange]:
         one = found[place]
         before = question[found[place - 1].end if place else 0 : one.start]
         following = found[place + 1] if place + 1 < len(found) else None
+        year = None if following is None else _year_of(following.range)
         if following is not None and _BETWEEN.search(before) and _JOINED.fullmatch(_gap(question, one, following)):
             ranges.append(_span(one.range, following.range))
+            place += 1
+        elif following is not None and year is not None and one.range.yearly and _adjacent(question, one, following):
+            ranges.append(_bounded(before, one.range.of_year(year), today))  # "May last year"
             place += 1
         else:
             ranges.append(_bounded(before, one.range, today))
@@ -161,13 +168,24 @@ def dates_in(question: str, now: float, /) -> list[DateRange]:
 
 
 _HINT = re.compile(
-    rf"\d|{_MONTH}|{_WEEKDAY}|today|yesterday|tomorrow|\b(?:last|this|past|next|previous)\b|\bago\b", re.IGNORECASE
+    rf"\d|{_MONTH}|{_WEEKDAY}|today|tonight|yesterday|tomorrow|\b(?:last|this|past|next|previous)\b|\bago\b",
+    re.IGNORECASE,
 )
 
 
 def _gap(question: str, one: _DateMatch, following: _DateMatch) -> str:
     """The text between two dates, with the word that a month's own form may have taken."""
     return question[one.end : following.start] or " and "
+
+
+def _adjacent(question: str, one: _DateMatch, following: _DateMatch) -> bool:
+    return question[one.end : following.start].strip(" ,") in ("", "of")
+
+
+def _year_of(named: DateRange) -> int | None:
+    """The year, if the range is a whole one."""
+    year = None if named.first is None or named.yearly else named.first.year
+    return year if year is not None and named == _year(year) else None
 
 
 def _without_overlaps(found: list[_DateMatch]) -> list[_DateMatch]:
@@ -211,9 +229,14 @@ def _most_recent(named: DateRange, today: date) -> DateRange:
 def _absolute(question: str) -> Iterator[_DateMatch]:
     for form in _ABSOLUTE:
         for match in form.finditer(question):
-            parts = {"y": None, "m": None, "d": None, **match.groupdict()}
+            parts = {"y": None, "m": None, "d": None, "e": None, **match.groupdict()}
             named = _named(parts["y"], parts["m"], parts["d"])
-            if named is not None:
+            if named is None:
+                continue
+            last = None if parts["e"] is None else _named(parts["y"], parts["m"], parts["e"])
+            if last is not None:
+                yield _DateMatch(match.start(), match.end(), DateRange(named.first, last.last, named.yearly))
+            elif parts["e"] is None:
                 start = min(match.start(name) for name in "ymd" if parts[name] is not None)
                 yield _DateMatch(start, match.end(), named)
 

@@ -123,6 +123,34 @@ def test_an_overridden_search_without_keywords_or_run_manager():
     assert texts(made.invoke("Ana", k=1)) == texts(asyncio.run(made.ainvoke("Ana", k=1))) == ["fixed"]
 
 
+@pytest.mark.parametrize("manager", [True, False], ids=["run_manager", "query alone"])
+def test_an_overridden_search_of_a_fusion_gets_the_keywords_that_it_takes(manager):
+    if manager:
+
+        class Own(FusionRetriever):
+            def _get_relevant_documents(self, query, *, run_manager):
+                return [Document(run_manager.run_id.hex[:0] + "fixed")]
+
+        class OwnAsync(FusionRetriever):
+            async def _aget_relevant_documents(self, query, *, run_manager):
+                return [Document(run_manager.run_id.hex[:0] + "fixed")]
+    else:
+
+        class Own(FusionRetriever):
+            def _get_relevant_documents(self, query):
+                return [Document("fixed")]
+
+        class OwnAsync(FusionRetriever):
+            async def _aget_relevant_documents(self, query):
+                return [Document("fixed")]
+
+    own, later = (cls(retrievers=[plain("a")]) for cls in (Own, OwnAsync))
+    assert texts(own.invoke("?", k=1)) == texts(FusionRetriever(retrievers=[own], k=1).invoke("?")) == ["fixed"]
+    for one in (own, later):
+        assert texts(asyncio.run(one.ainvoke("?", k=1))) == ["fixed"]
+        assert texts(asyncio.run(FusionRetriever(retrievers=[one], k=1).ainvoke("?"))) == ["fixed"]
+
+
 def test_an_override_of_both_sides_may_call_the_base():
     class Both(OwnBM25):
         async def _aget_relevant_documents(self, query, *, run_manager, **kwargs):
@@ -401,6 +429,12 @@ def test_messages_say_what_is_meant():
     for cls in (EnsembleRetriever, FusionRetriever):
         with pytest.raises(ConfigError, match="query = None is not allowed: invoke takes the query as a str"):
             cls(retrievers=[made]).invoke(None)
+    for retriever in (made, VectorRetriever.from_texts(TEXTS, axes), GraphRetriever.from_documents(USERS)):
+        for query in (None, ["Ana"]):
+            with pytest.raises(ConfigError, match="is not allowed: invoke takes the query as a str"):
+                retriever.invoke(query)
+            with pytest.raises(ConfigError, match="is not allowed: invoke takes the query as a str"):
+                asyncio.run(retriever.ainvoke(query))
 
 
 def test_two_texts_under_one_id_stay_two_documents():

@@ -100,7 +100,7 @@ def test_an_arm_that_returns_no_documents_is_a_clear_error(answer, what):
         ({"timeout": {"retriever_1": -1}}, "timeout = -1"),
         ({"search_kwargs": {"x": {}}}, "unknown arm 'x'"),
         ({"with_scores": "perhaps"}, "with_scores = 'perhaps' is not allowed"),
-        ({"top_k": 3}, "has no setting 'top_k': the settings are"),
+        ({"top_k": 3}, "has no setting 'top_k' .did you mean 'k'.*: the settings are"),
     ],
 )
 def test_bad_settings_are_config_errors(bad, message):
@@ -111,7 +111,7 @@ def test_bad_settings_are_config_errors(bad, message):
 def test_unknown_keywords_and_arms_at_call_time_are_config_errors():
     retriever = FusionRetriever(retrievers=[plain("a")])
     for said, message in [
-        ({"top_k": 3}, "invoke does not know 'top_k': it takes k, filter"),
+        ({"top_k": 3}, "invoke does not know 'top_k' .did you mean 'k'.*: it takes k, filter"),
         ({"search_kwargs": {"x": {}}}, "unknown arm 'x'"),
         ({"as_of": "2024-01-01"}, "arm 'retriever_1' does not understand 'as_of'"),
         ({"namespace": "ana"}, "does not understand 'namespace'"),

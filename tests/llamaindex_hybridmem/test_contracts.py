@@ -76,6 +76,11 @@ class OwnFusion(FusionRetriever):
         return only_ana(super()._retrieve(query_bundle))
 
 
+class OwnDropIn(QueryFusionRetriever):
+    def _retrieve(self, query_bundle):
+        return only_ana(super()._retrieve(query_bundle))
+
+
 @pytest.mark.parametrize(
     "retriever",
     [
@@ -83,8 +88,9 @@ class OwnFusion(FusionRetriever):
         OwnVector.from_nodes(nodes(), embed_model=vectors, similarity_top_k=5),
         OwnGraph(nodes(), similarity_top_k=5),
         OwnFusion([BM25Retriever(nodes(), similarity_top_k=5)]),
+        OwnDropIn([BM25Retriever(nodes(), similarity_top_k=5)], num_queries=1, similarity_top_k=5),
     ],
-    ids=["bm25", "vector", "graph", "fusion"],
+    ids=["bm25", "vector", "graph", "fusion", "drop-in"],
 )
 def test_a_filter_in_an_overridden_search_holds_in_async_code_too(retriever):
     sync = retriever.retrieve("Ana coffee tea trams")
@@ -93,6 +99,20 @@ def test_a_filter_in_an_overridden_search_holds_in_async_code_too(retriever):
     assert ids(asyncio.run(retriever.aretrieve("Ana coffee tea trams"))) == ids(sync)
     found = asyncio.run(FusionRetriever([retriever]).aretrieve("Ana coffee tea"))
     assert {one.node.metadata["user"] for one in found} == {"ana"}
+
+
+@pytest.mark.parametrize("cls", [OriginalFusion, QueryFusionRetriever])
+def test_a_drop_in_that_overrides_both_sides_runs_each_once(cls):
+    class Both(cls):
+        def _retrieve(self, query_bundle):
+            return [*super()._retrieve(query_bundle), *scored("S")]
+
+        async def _aretrieve(self, query_bundle):
+            return [*await super()._aretrieve(query_bundle), *scored("T")]
+
+    made = Both([Fixed(scored("A"))], llm=MockLLM(), num_queries=1)
+    assert ids(made.retrieve("q")) == ["A", "S"]
+    assert ids(asyncio.run(made.aretrieve("q"))) == ["A", "T"]
 
 
 @pytest.mark.parametrize("cls", [OriginalFusion, QueryFusionRetriever])
@@ -529,11 +549,13 @@ def test_messages_say_what_is_meant():
     with pytest.raises(ConfigError, match="mode = 'reciprocal_rerank' is not allowed: use 'rrf'"):
         FusionRetriever([made], mode="reciprocal_rerank")
     vector, drop_in = VectorRetriever.from_nodes(nodes(), embed_model=vectors), QueryFusionRetriever([made])
-    for retriever in (made, FusionRetriever([made]), vector, drop_in):
+    for retriever in (made, FusionRetriever([made]), vector, drop_in, GraphRetriever(nodes())):
         with pytest.raises(ConfigError, match="query = None is not allowed: retrieve takes a str or a QueryBundle"):
             retriever.retrieve(None)
         with pytest.raises(ConfigError, match="query = None is not allowed"):
             asyncio.run(retriever.aretrieve(None))
+        with pytest.raises(ConfigError, match=r"query_str=None.* is not allowed: retrieve"):
+            retriever.retrieve(QueryBundle(None))
     assert ids(made.retrieve(QueryBundle("trams"))) == ["n3"]
 
 

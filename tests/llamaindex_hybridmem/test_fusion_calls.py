@@ -191,7 +191,10 @@ def test_an_object_that_returns_no_nodes_is_named(value, kind):
         ({"filters": {"year": {"$near": 3}}}, "unknown operator '\\$near'"),
         ({"filters": 3}, "a filter is a mapping"),
         ({"recipe": "no such"}, "neither a file nor a name"),
-        ({"weights": [1, 2]}, "unknown setting 'weights': the settings are retrievers, retriever_weights"),
+        (
+            {"weights": [1, 2]},
+            "no setting 'weights' .did you mean 'retriever_weights'",
+        ),
     ],
 )
 def test_bad_settings(bad, message):

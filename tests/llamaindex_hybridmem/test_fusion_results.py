@@ -196,7 +196,7 @@ def test_a_memory_with_another_recipe(memory):
     assert {"m3", "m4"} <= set(ids(other.retrieve("Lisbon office trams")))
     with pytest.raises(ConfigError, match="gate floor names unknown arm 'words': the arms are 'bm25', 'vector'"):
         FusionRetriever.from_memory(memory, gate={"words": 1.0})
-    with pytest.raises(ConfigError, match=r"unknown setting 'k' .did you mean 'similarity_top_k'"):
+    with pytest.raises(ConfigError, match=r"has no setting 'k' .did you mean 'similarity_top_k'"):
         FusionRetriever.from_memory(memory, k=3)
 
 

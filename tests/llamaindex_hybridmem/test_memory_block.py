@@ -167,6 +167,16 @@ async def test_what_is_asked(memory):
     assert await block.aget(asked) == ""  # no session: the memory's own namespace
 
 
+async def test_an_earlier_message_counts_only_where_the_last_one_says_too_little(memory):
+    block = HybridMemoryBlock(memory=memory, similarity_top_k=1)
+    block.session("s").add_many([Memory("Ana likes tea at home"), Memory("Ben rides a red bicycle to work")])
+    earlier = user("What does Ana like at home?")
+    assert lines(await block.aget([earlier, user("Which bicycle does Ben ride?")], session_id="s")) == [
+        "Ben rides a red bicycle to work"
+    ]
+    assert lines(await block.aget([earlier, user("And why is that?")], session_id="s")) == ["Ana likes tea at home"]
+
+
 async def test_truncating_drops_the_least_relevant_first(memory, chat):
     block = HybridMemoryBlock(memory=memory, priority=1)
     content = recalled([Memory("first\nline", id="1"), Memory("second\nline", id="2"), Memory("third", id="3")])
@@ -186,7 +196,7 @@ async def test_truncating_drops_the_least_relevant_first(memory, chat):
         ({"memory": "file.db"}, "memory = 'file.db' is not allowed: a HybridMemory is needed"),
         ({"similarity_top_k": 0}, "similarity_top_k = 0"),
         ({"retrieval_context_window": 0}, "retrieval_context_window = 0 is not allowed"),
-        ({"top": 3}, "unknown setting 'top'"),
+        ({"top": 3}, "has no setting 'top'"),
     ],
 )
 def test_bad_settings(memory, bad, message):

@@ -372,7 +372,7 @@ def test_index_nodes_are_followed():
     [
         ({}, "nothing to search"),
         ({"memory": object(), "texts": object()}, "memory and texts"),
-        ({"memory": object(), "top_k": 3}, "unknown setting 'top_k'"),
+        ({"memory": object(), "top_k": 3}, "VectorRetriever has no setting 'top_k'"),
         ({"memory": object(), "similarity_top_k": 0}, "similarity_top_k = 0"),
         ({"texts": object(), "as_of": "2024"}, "only a memory"),
         ({"memory": object(), "filters": {"x": {"$like": 1}}}, "like"),
@@ -386,5 +386,5 @@ def test_wrong_settings_are_told(settings, says):
 def test_wrong_ways_in_are_told(tmp_path):
     with pytest.raises(ConfigError, match="exactly one of index, nodes, vector_store"):
         VectorRetriever.from_defaults()
-    with pytest.raises(ConfigError, match="unknown setting 'top_k'"):
+    with pytest.raises(ConfigError, match="VectorRetriever has no setting 'top_k'"):
         VectorRetriever.from_nodes([], embed_model=letters, top_k=1, persist_directory=tmp_path / "chroma")

@@ -10,6 +10,7 @@ from hybridmem.text.conversation import (
     cues_of,
     is_person,
     question_sentences,
+    recall_query,
     speaker_of,
     spoken,
 )
@@ -80,3 +81,13 @@ def test_roles_are_not_persons():
     assert is_person(None)
     assert not is_person("user")
     assert not is_person("assistant")
+
+
+def test_a_message_with_few_content_words_is_searched_with_those_before_it():
+    assert recall_query([]) == ""
+    assert recall_query(["one about Ana"]) == "one about Ana"
+    long = "Which red bicycle does Ben ride?"  # red, bicycle, ben, ride
+    assert recall_query(["Ana likes tea", long]) == long
+    assert recall_query(["Ana likes tea", "And when was that?"]) == "Ana likes tea And when was that?"
+    assert recall_query(["a", "b", "And then?"], window=3) == "a b And then?"
+    assert recall_query(["a", "b", "And then?"], window=1) == "And then?"
