@@ -38,7 +38,7 @@ types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict over the pac
 bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs/benchmarks
 	for script in benchmarks/*.py; do $(BIN)/python $$script --write || exit 1; done
 
-quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets and write docs/quality.md (DATA=folder)
+quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets, write docs/quality.md and README's table (DATA=folder)
 	$(BIN)/python -m benchmarks.quality --write $(if $(DATA),--data $(DATA))
 
 docs: $(VENV)/.docs  ## build the docs site into build/site, offline and without warnings

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.quality.page import OURS, TUNED, Figures, Refusal, write_page
 from benchmarks.quality.peers import langchain_systems, llamaindex_systems
+from benchmarks.quality.readme import write_readme
 from benchmarks.quality.sets import EvaluationSet, Part, load_sets
 from hybridmem.evaluation.cases import Case
 from hybridmem.evaluation.evaluate import System, calibrate, evaluate
@@ -129,6 +130,8 @@ def main() -> None:
         print(name, figures[name].systems, figures[name].stages, json.dumps([*map(list, refusals)]), sep="\n\n")
     if args.write:
         write_page(figures, refusals, docs=ROOT / "docs")
+        if not args.only:
+            write_readme(ROOT)
 
 
 if __name__ == "__main__":

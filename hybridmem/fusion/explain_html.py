@@ -19,7 +19,7 @@ __all__ = ["ScorePart", "fragment", "neighbourhood_svg", "page", "receipt_html",
 _WIDTH, _ROW, _BOX, _INDENT, _MARGIN = 400, 60, 50, 24, 4
 _DEEPEST = 5  # deeper rows are not indented further
 _LETTER = 6.4  # the mean width of a letter of the small font
-_COLOURS = 10
+_COLOURS = 12
 NEGLIGIBLE = 1e-6
 """A rest of a score below this is rounding."""
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -27,10 +27,11 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _STYLE = """
 .hm{--ink:#17202b;--dim:#586473;--line:#dde2e9;--hair:#eceff3;--paper:#fff;--seed:#fff6da;
 --c0:#0072b2;--c1:#e69f00;--c2:#009e73;--c3:#cc79a7;--c4:#56b4e9;--c5:#d55e00;--c6:#8a7f12;--c7:#6b5fb5;--c8:#7d8894;--c9:#9a5b3c;
+--c10:#a3174f;--c11:#39424e;
 font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:980px}
 @media(prefers-color-scheme:dark){.hm{--ink:#e4e9ef;--dim:#a3aebb;--line:#303946;--hair:#262e39;--paper:#181e26;
 --seed:#3a3214;--c0:#3d9be0;--c1:#f0b429;--c2:#2bbf95;--c3:#dd93bb;--c4:#7cc8f2;--c5:#f07f3c;--c6:#c9bb3a;--c7:#a99df0;
---c8:#a8b3bf;--c9:#cf9273}}
+--c8:#a8b3bf;--c9:#cf9273;--c10:#ff86ad;--c11:#eef1f5}}
 .hm *{box-sizing:border-box}
 .hm h1{font-size:18px;line-height:1.3;margin:0;overflow-wrap:anywhere}
 .hm h2{font-size:13px;margin:22px 0 8px}

@@ -106,7 +106,11 @@ async function search() {
   }
   const answer = await call("search", body);
   if (turn !== latest) return;
-  if (answer === null) { $("status").textContent = ""; return; }
+  if (answer === null) {
+    $("status").textContent = "";
+    if (current === null) render();
+    return;
+  }
   current = {...answer, id, words: weighed(answer.words, Object.values(answer.texts))};
   if (!changed) baseRanks = {id, of: new Map(answer.results.map(one => [one.key, one.rank]))};
   render();

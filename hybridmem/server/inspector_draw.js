@@ -3,7 +3,7 @@
 
 const $ = id => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = 10;
+const COLOURS = 12;
 const WORD = /[\p{L}\p{N}_]+/gu, SPEAKER = /^\p{L}[^:\n]{0,23}: /u;
 const ARM_PASSAGE = {width: 36, lead: 8, most: 160}, FUSED_PASSAGE = {width: 60, lead: 16, most: 400};
 const COMMON = 0.25; /* a query word below this weight is in most of the listed texts */
@@ -113,7 +113,7 @@ function render() {
   glide(before);
   if (focused) focusRow(columns.children[column], focused.dataset.key);
   markOpen();
-  $("status").textContent = `${current.results.length} results, ${current.milliseconds} ms`;
+  $("status").textContent = `${current.results.length} results, ${precise(current.milliseconds)} ms`;
   drawGroups(current.groups);
   document.body.dataset.turn = latest;
   document.body.dataset.renderMs = (performance.now() - began).toFixed(1);
@@ -163,7 +163,7 @@ function fusedColumn() {
   box.append(make("header", {}, make("h2", {text: "fused"}), legend, ...current.remarks.map(text => make("p", {class: "remark", text}))));
   const most = longest();
   const rows = current.results.map(one => make("li", {}, fusedRow(one, most)));
-  box.append(rows.length ? make("ol", {class: "rows", id: "fused"}, ...rows) : make("p", {class: "none", text: "Nothing matches this question."}));
+  box.append(rows.length ? make("ol", {class: "rows", id: "fused"}, ...rows) : make("p", {class: "none", text: `Nothing matches this question${state.filter || state.asOf ? " under the filter and the time above" : ""}.`}));
   roving(box);
   return box;
 }
@@ -313,7 +313,7 @@ function groupBox(group) {
   if (further.length) {
     const open = unfolded.has(group.id) || further.some(one => one.path in state.changes);
     box.append(make("details", {class: "further", open, ontoggle: event => unfolded[event.target.open ? "add" : "delete"](group.id)},
-      make("summary", {text: further.map(one => one.label).join(", ")}), ...further.map(controlBox)));
+      make("summary", {text: `${further.length} more setting${further.length > 1 ? "s" : ""}`}), ...further.map(controlBox)));
   }
   return box;
 }

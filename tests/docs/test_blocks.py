@@ -33,5 +33,11 @@ def test_readme_runs_twice_and_prints_what_it_shows(tmp_path):
         assert run(script, tmp_path).startswith(shown)
 
 
+def test_readme_has_the_figures_of_the_quality_page():
+    """`python -m benchmarks.quality.readme` copies them; `make quality` does so, too."""
+    words = [sys.executable, "-m", "benchmarks.quality.readme", "--check"]
+    assert subprocess.run(words, cwd=ROOT, check=False).returncode == 0
+
+
 def test_there_are_pages():
     assert ROOT / "README.md" in PAGES

@@ -1,6 +1,7 @@
 """The first three minutes of a LangChain user, a LlamaIndex user, an agent builder and a search engineer.
 
-Each quick start is followed as written: its Python blocks, then its console commands, in an empty folder.
+Each quick start is followed as written: its Python blocks, then its console commands, in an empty folder. They print
+what the page shows.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, console_of, python_of
+from tests.support.pages import ROOT, blocks, console_of, python_of
 
 STARTS = ("langchain", "llamaindex", "agents", "search")
 MINUTES = 3
@@ -25,11 +26,18 @@ def test_a_quick_start_works_as_written(name, tmp_path):
     script.write_text(python_of(page), encoding="utf-8")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("HYBRIDMEM", None)
+    printed = ""
     for words in ([sys.executable, str(script)], ["bash", "-e", "-c", console_of(page)]):
         done = subprocess.run(
             words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        printed += done.stdout
+    shown = blocks(page, "text")
+    assert shown
+    for block in shown:  # in the order of the page
+        assert block in printed
+        printed = printed[printed.index(block) + len(block) :]
     assert time.monotonic() - started < MINUTES * 60
 
 

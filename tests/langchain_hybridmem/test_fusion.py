@@ -462,5 +462,5 @@ def test_the_default_recipe_counts_speakers_and_threads_in_metadata(named):
     assert [document.id for document in found] == ["a", "b", "d0"]
     assert found[1].metadata["score"] == pytest.approx(1 / (5 / 6 + 0.2 + 0.28 / 6))
     told = str(retriever.explain("Where does Ana live?").receipts[0])
-    assert "speaker ana +0.2" in told
+    assert "said by ana +0.2" in told
     assert "thread t +0.0467" in told

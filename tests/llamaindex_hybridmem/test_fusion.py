@@ -310,4 +310,4 @@ def test_the_default_recipe_counts_speakers_and_threads_in_metadata():
     best = 5 / 6 + 0.2 + 0.28 / 6
     found = retriever.retrieve("Where does Ana live?")
     assert told(found)[:2] == [("a", 1.0), ("b", pytest.approx(1 / best))]
-    assert "speaker ana +0.2" in str(retriever.explain("Where does Ana live?").receipts[0])
+    assert "said by ana +0.2" in str(retriever.explain("Where does Ana live?").receipts[0])

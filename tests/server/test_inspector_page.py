@@ -305,6 +305,28 @@ def test_a_url_with_a_wrong_filter_shows_the_error_and_the_start_page(driver, in
     assert not page.one("#error").is_displayed()
 
 
+def test_a_filter_that_the_server_refuses_shows_the_error_and_the_start_page(driver, inspector):
+    page = Page(driver, inspector)
+    driver.get("about:blank")
+    driver.get(inspector.url + state(q="cat", filter='{"type": {"$near": 1}}'))
+    page.until(lambda: "unknown operator '$near'" in page.one("#error").text)
+    page.until(lambda: page.one("#welcome h2").text == "Ask a question")
+
+
+def test_a_filter_that_excludes_everything_is_named(driver, inspector):
+    page = Page(driver, inspector, state=state(q="cat", filter='{"type": "nonsense"}'))
+    assert page.one(".fused .none").text == "Nothing matches this question under the filter and the time above."
+
+
+def test_every_part_of_the_default_recipe_has_a_colour_of_its_own(driver, inspector):
+    """Hatching means what a part takes away, so that no part that adds may be striped."""
+    page = Page(driver, inspector, state=state(q="cat"))
+    names = page.run("return ['spread', ...document.querySelectorAll('[data-control^=evidence]')].length")
+    assert names == 9
+    assert page.run("paint(document.createElement('i'), 'spread'); return colours.size") <= 12
+    assert page.all(".striped") == []
+
+
 def test_the_raw_scores_of_a_column_have_the_same_number_of_decimals(driver, inspector):
     page = Page(driver, inspector)
     digits = "return [[11.93, 8.2, 0.343, null], [0.417, 0.34, -0.03], [120.4, 3], [0, null], [0.00012]].map(decimals)"
@@ -375,7 +397,7 @@ def test_settings_that_few_people_change_are_folded(driver, inspector):
     assert page.one("[data-path='weights/bm25']").is_displayed()
     assert not page.one("[data-path=depth]").is_displayed()
     summary = page.one("#group-merge summary")
-    assert summary.text == "complete, smooth, omit speakers, depth"
+    assert summary.text == "4 more settings"
     summary.click()
     page.until(lambda: page.one("[data-path=depth]").is_displayed())
     changed = Page(driver, inspector, state=state(q="cat", changes={"depth": 20}))

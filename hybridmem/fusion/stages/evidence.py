@@ -174,7 +174,7 @@ def speaker(turns: Turns) -> Part | None:
         return None
     speakers = turns.speakers()
     said = np.array([name in named for name in speakers]) & turns.has_cue(FIRST_PERSON)
-    return Part(said.astype(np.float64), lambda i: f"speaker {speakers[i]}")
+    return Part(said.astype(np.float64), lambda i: f"said by {speakers[i]}")
 
 
 def date(turns: Turns) -> Part | None:
@@ -199,7 +199,7 @@ def time_word(turns: Turns) -> Part | None:
     if not asks_when(turns.context.query):
         return None
     spoken = [t is not None or s is not None for t, s in zip(turns.column("thread"), turns.speakers(), strict=True)]
-    return Part((np.array(spoken) & turns.has_cue(TIME_WORD)).astype(np.float64), lambda _: "time word")
+    return Part((np.array(spoken) & turns.has_cue(TIME_WORD)).astype(np.float64), lambda _: "says when")
 
 
 def mention(turns: Turns) -> Part | None:

@@ -137,7 +137,7 @@ def test_the_receipt_names_every_part():
     assert got.scores[0] == pytest.approx(0.25 + sum(parts))
     assert str(told.receipts[0].steps[0]) == (
         "nearby turns +0.09, thread t +0.21, after the question q +0.15, "
-        "speaker ana +0.2, date 7 July 2023 +0.36, time word +0.15"
+        "said by ana +0.2, date 7 July 2023 +0.36, says when +0.15"
     )
     assert told.receipts[0].score == 1.0
 
