@@ -42,7 +42,8 @@ def test_nothing_of_an_erased_memory_is_left_in_the_file(tmp_path):
     path = tmp_path / "memory.db"
     with HybridMemory(path, embedder=embed) as memory, HybridMemory(path, embedder=embed) as other:
         memory.add_many([f"note {n} about tea" for n in range(50)])
-        memory.add(f"Ana is a {SECRET}, said an unusually long sentence", id="a", title=f"{SECRET} Ana")
+        names = {"thread": SECRET, "source_id": SECRET, "speaker": SECRET, "tags": (SECRET,), "entities": (SECRET,)}
+        memory.add(f"Ana is a {SECRET}, said {SECRET}", id="a", title=f"{SECRET} Ana", metadata={"a": SECRET}, **names)
         memory.add("B", id="b")
         memory.link("a", "b", "whispers-to")
         for one in (memory, other):
@@ -51,9 +52,12 @@ def test_nothing_of_an_erased_memory_is_left_in_the_file(tmp_path):
         words = needles(memory.store, "a")
         assert occurrences(tmp_path, words[0])
         assert memory.erase("a") == 1
+        assert occurrences(tmp_path, *words) == []
+        memory.add_many([f"later {n}" for n in range(20)])
         for one in (memory, other):
             one.search(SECRET)
-        memory.add("later")
+            one._engine.save()
+            assert one.store.load_snapshot("entries") is not None
     assert occurrences(tmp_path, *words) == []
     with HybridMemory(path, embedder=embed) as memory:
         assert memory.history("a") == []
