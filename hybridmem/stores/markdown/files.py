@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridmem.core.types import Edge
-from hybridmem.errors import StoreError
-from hybridmem.stores.sql.read import SQLConnection, placeholders
+from hybridmem.errors import CorruptStoreError, StoreError
+from hybridmem.stores.sql.read import SQLConnection, edge_from, placeholders
 
 __all__ = [
     "FolderScan",
@@ -221,4 +221,12 @@ def delete_files(conn: SQLConnection, paths: Sequence[str], /) -> None:
 
 
 def _seen(row: tuple[Any, ...]) -> SeenFile:
-    return SeenFile._make((*row[:-1], tuple(Edge(*edge) for edge in json.loads(row[-1]))))
+    path, namespace, id_, modified, size, digest, status, supersedes, vitals, links = row
+    try:
+        edges = tuple(map(edge_from, json.loads(links)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptStoreError(f"the index of the note {path!r} is damaged ({error!r}): delete the index") from error
+    names = type(path) is type(namespace) is type(id_) is type(digest) is str
+    if not (names and type(modified) is type(size) is int):
+        raise CorruptStoreError(f"the index of the note {path!r} is damaged: delete the index")
+    return SeenFile(path, namespace, id_, modified, size, digest, status, supersedes, vitals, edges)
