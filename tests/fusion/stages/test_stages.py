@@ -532,5 +532,14 @@ def test_a_reranker_is_a_function_or_one_of_a_framework(bad):
         Rerank(scorer=bad)
 
 
+def test_a_reranker_of_a_framework_has_to_be_converted_first():
+    class Compressor:
+        def compress_documents(self, documents, query):
+            return documents
+
+    with pytest.raises(ConfigError, match=r"is a framework's: use as_scorer\(\) of its adapter"):
+        Rerank(scorer=Compressor())(ranking(("a", 1.0, {})), context())
+
+
 def test_scores_of_an_order_that_leaves_texts_out():
     assert scores_of_order([3, 1], 4) == [-1.0, 1.0, -3.0, 2.0]
