@@ -110,9 +110,8 @@ def _step_parts(step: StageStep, scale: float) -> list[ScorePart]:
     """The named parts of a stage, or the stage as one part."""
     if step.parts:
         return [ScorePart(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
-    return [
-        ScorePart(step.stage.replace("_", " "), (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")
-    ]
+    text = step.text or f"{step.before:.4g} → {step.after:.4g}"
+    return [ScorePart(step.stage.replace("_", " "), (step.after - step.before) * scale, text)]
 
 
 # --- receipts

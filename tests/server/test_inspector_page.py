@@ -321,7 +321,7 @@ def test_a_filter_that_the_server_refuses_shows_the_error_and_the_start_page(dri
         ({"changes": {"wheel/speed": 1}}, "no setting 'wheel/speed'"),
         ({"as_of": "soon"}, "as_of soon is not a date"),
     ],
-    ids=lambda value: "".join(value),
+    ids=["namespace", "base", "changes", "as_of"],
 )
 def test_a_wrong_value_in_the_url_is_reported_and_left_out(driver, inspector, wrong, said):
     page = Page(driver, inspector, state=state(q="cat", **wrong))
