@@ -79,7 +79,7 @@ class Source(Protocol):
         ...
 
     def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:
-        """Text, fields, history and thread neighbours of one key of an explanation; "" is the text of an unknown one."""
+        """Text, fields, history and thread neighbours of a key of an explanation; "" is the text of an unknown key."""
         ...
 
 
