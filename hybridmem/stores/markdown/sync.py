@@ -419,7 +419,7 @@ def _differs(file: SeenFile | None, state: os.stat_result | None) -> bool:
 def _different(note: Note, memory: Memory) -> list[str]:
     """The fields of a note that differ from the index; vitals and times of writing are not compared."""
     names = [name for name in _COMPARED if (getattr(note.memory, name) or None) != (getattr(memory, name) or None)]
-    if dump(note.memory.metadata) != dump(memory.metadata):
+    if json.loads(dump(note.memory.metadata)) != json.loads(dump(memory.metadata)):  # the order of keys may differ
         names.append("metadata")
     if note.states_status and note.memory.status != memory.status:
         names.append("status")

@@ -172,7 +172,8 @@ def test_a_call_whose_third_note_fails_changes_none(tmp_path, monkeypatch):
 def test_check_compares_the_index_with_the_notes(tmp_path):
     folder = tmp_path / "notes"
     with MarkdownStore(folder, clock=Clock()) as store:
-        store.put([Memory("old", id="a", tags=("x",)), Memory("B", id="b")])
+        store.put([Memory("old", id="a", tags=("x",), metadata={"text": 1, "n": 2}), Memory("B", id="b")])
+        assert store.check() == []
         with store.transaction() as log:
             log.conn.execute("UPDATE bodies SET text = 'other' WHERE seq = 1")
         assert store.check() == ["a.md: its text differs from the index"]
