@@ -288,3 +288,21 @@ def test_vectors_that_were_made_before_a_reindex_are_not_written_after_it(place)
         texts, stored = vectors_of(second)
         assert texts == ["the cat"]
         assert np.allclose(stored, two.documents(texts))
+
+
+def test_a_reindex_that_another_one_overtakes_writes_no_more_vectors(place, monkeypatch):
+    one, two = models()
+    monkeypatch.setattr("hybridmem.memory.embeddings.BATCH", 2)
+    with HybridMemory(place, embedder=one) as first, HybridMemory(place, embedder=None) as second:
+        first.add_many([f"cat {n}" for n in range(6)])
+
+        def overtaken(texts, calls=[]):  # noqa: B006 - counts the batches
+            calls.append(texts)
+            if len(calls) == 3:  # after the probe and the first batch
+                second.reindex(embedder=two)
+            return one.documents(texts)
+
+        with pytest.raises(EmbeddingError, match="another reindex"):
+            first.reindex(embedder=as_embedder(overtaken, name="three"))
+        texts, stored = vectors_of(second)
+        assert np.allclose(stored, two.documents(texts))
