@@ -95,7 +95,7 @@ class NoteWriter:
         self._folder = folder
         self._staged: dict[str, Path] = {}
         self._removed: list[str] = []
-        self._old: dict[str, bytes | None] = {}
+        self._old: dict[str, tuple[bytes, os.stat_result] | None] = {}
         """The notes that were published, as they were before; None for a new one."""
 
     def stage(self, path: str, data: bytes, /) -> os.stat_result:
@@ -153,9 +153,9 @@ class NoteWriter:
             self._restore()
             raise
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str) -> tuple[bytes, os.stat_result] | None:
         try:
-            return read_file(self._folder / path)[0]
+            return read_file(self._folder / path)
         except FileNotFoundError:
             return None
 
@@ -169,12 +169,14 @@ class NoteWriter:
     def _restore(self) -> None:
         """Write back the notes that were published. Where that fails, too, the next sync reads what is there."""
         self.discard()
-        for path, data in self._old.items():
+        for path, old in self._old.items():
             with suppress(OSError, StoreError):
-                if data is None:
+                if old is None:
                     (self._folder / path).unlink(missing_ok=True)
                 else:
+                    data, state = old
                     self.stage(path, data)
+                    os.utime(self._staged[path], ns=(state.st_atime_ns, state.st_mtime_ns))  # the index knows this time
                     self._staged[path].replace(self._folder / path)
                     del self._staged[path]
 
