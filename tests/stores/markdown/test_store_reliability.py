@@ -253,3 +253,84 @@ def test_a_circle_between_notes_leaves_the_newest_visible(tmp_path):
     with MarkdownStore(folder) as store:
         assert store.ids(view=NOW) == {"c"}
         assert any("circle" in line for line in store.check())
+
+
+STEPS = """
+import os, shutil, signal, sys
+from pathlib import Path
+from hybridmem.core.types import Edge, Memory
+from hybridmem.stores.markdown.store import MarkdownStore
+from hybridmem.testing.stores import ALL
+
+CALLS = {"execute", "executemany", "fsync", "replace", "unlink", "open", "write"}
+WRITES = {
+    "many": lambda store: store.put([Memory(f"new {n}", id=f"n{n}") for n in range(3)]),
+    "supersede": lambda store: store.put([Memory("newer", id="new", supersedes="m1")]),
+    "erase": lambda store: store.erase(["m1", "m2"]),
+}
+
+def state(folder):
+    with MarkdownStore(folder) as store:
+        found = {memory.id: (memory.text, memory.status) for memory in store.list(view=ALL)}
+        return found, sorted(store.edges(view=ALL)), store.check()
+
+def run(write, folder, last):
+    store, calls = MarkdownStore(folder), 0
+
+    def count(frame, event, function):
+        nonlocal calls
+        if event == "c_call" and function.__name__ in CALLS:
+            calls += 1
+            if calls == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    write(store)
+    sys.setprofile(None)
+    store.close()
+
+good, work, stride = Path(sys.argv[1], "good"), Path(sys.argv[1], "work"), int(sys.argv[2])
+with MarkdownStore(good) as store:
+    store.put([Memory(f"old {n}", id=f"m{n}") for n in range(4)])
+    store.link([Edge("m0", "m1", "whispers-to"), Edge("m2", "m3")])
+before = state(good)
+kills = 0
+for name, write in WRITES.items():
+    shutil.copytree(good, work)
+    run(write, work, 0)
+    after, last, ended = state(work), 0, False
+    while not ended:
+        last += stride
+        shutil.rmtree(work)
+        shutil.copytree(good, work)
+        child = os.fork()
+        if not child:
+            run(write, work, last)
+            os._exit(0)
+        ended = os.waitpid(child, 0)[1] == 0
+        kills += not ended
+        found = state(work)
+        assert found in (before, after), (name, last, found)
+        left = [path.name for path in work.rglob("*") if path.name.endswith(".part") or path.name.startswith("undo-")]
+        assert left == [], (name, last, left)
+        if name == "erase":
+            with MarkdownStore(work) as store:
+                store.erase(["m1", "m2"])
+            left = [path for path in work.rglob("*") if path.is_file() and b"whispers-to" in path.read_bytes()]
+            assert left == [], (name, last, left)
+    shutil.rmtree(work)
+print(kills)
+"""
+
+
+def test_a_writer_killed_at_any_step_leaves_the_whole_call_or_nothing(tmp_path):
+    stride = 1 if int(os.environ.get("HYBRIDMEM_KILLS", "4")) >= 100 else 9
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(tmp_path), str(stride)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert int(done.stdout) > 100 / stride
