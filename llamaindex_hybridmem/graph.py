@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 from hybridmem.core.fanout import Job, Steps, adrive, drive, in_thread
 from hybridmem.core.types import Direction, Edge
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.explain import explain_paths
+from hybridmem.indexes.graph.explain import explain_paths
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.retrievers.arms import ArmHits, TimeOption
 from hybridmem.retrievers.graph import (

@@ -117,28 +117,39 @@ class Entries:
             known = [id_ for id_ in ids if id_ in self._rows]
             if len(self._cache) + len(known) > _CACHED:
                 self._cache = {}
-            sources, threads, speakers, statuses = (
-                names.values for names in (self._sources, self._threads, self._speakers, self._statuses)
+            rows, table = np.array([self._rows[id_] for id_ in known], np.intp), self._table
+
+            def texts(name: str, codes: _TextCodes) -> list[Any]:
+                return list(map(codes.values.__getitem__, table[name][rows].tolist()))
+
+            def numbers(name: str) -> list[Any]:
+                column = table[name][rows]
+                missing = column < 0 if name == "words" else np.isnan(column)
+                if missing.all():
+                    return [None] * len(rows)
+                values: list[Any] = column.tolist()
+                for place in np.flatnonzero(missing).tolist():
+                    values[place] = None
+                return values
+
+            columns = (
+                known,
+                texts("source", self._sources),
+                texts("thread", self._threads),
+                numbers("created"),
+                numbers("updated"),
+                texts("status", self._statuses),
+                table["strength"][rows].tolist(),
+                table["confidence"][rows].tolist(),
+                table["accesses"][rows].tolist(),
+                numbers("accessed"),
+                numbers("words"),
+                texts("speaker", self._speakers),
+                table["cues"][rows].tolist(),
+                numbers("event"),
+                numbers("expires"),
             )
-            records = self._table.take([self._rows[id_] for id_ in known])
-            for id_, r in zip(known, records, strict=True):
-                self._cache[id_] = Entry(
-                    id_,
-                    sources[r[0]],
-                    threads[r[1]],
-                    _present(r[2]),
-                    _present(r[3]),
-                    statuses[r[4]],
-                    r[5],
-                    r[6],
-                    r[7],
-                    _present(r[8]),
-                    None if r[9] < 0 else r[9],
-                    speakers[r[10]],
-                    r[11],
-                    _present(r[12]),
-                    _present(r[13]),
-                )
+            self._cache.update(zip(known, map(Entry._make, zip(*columns, strict=True)), strict=True))
 
     def ids(self) -> list[str]:
         """All ids, in the order in which they were added."""
@@ -448,10 +459,6 @@ class _Table:
     def __getitem__(self, name: str) -> Array:
         return self._columns[name][: self.size]
 
-    def take(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-        """Rows as tuples of Python values."""
-        return list(zip(*(column[rows].tolist() for column in self._columns.values()), strict=True))
-
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Write values of a column where they differ."""
         column = self._columns[name]
@@ -555,10 +562,6 @@ def _among(rows: npt.NDArray[Any], written: Set[int]) -> npt.NDArray[np.bool_]:
 
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
-
-
-def _present(value: float) -> float | None:
-    return None if value != value else value  # noqa: PLR0124 - NaN
 
 
 def _seconds(when: Any) -> float | None:

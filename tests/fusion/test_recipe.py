@@ -310,6 +310,15 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
     assert Fusion(mode="convex").run(lists, reader=READER, pool=pool).keys == ["a", "b"]
 
 
+def test_a_pool_is_merged_by_rank_too():
+    rows = {key: Row(key) for key in "abcde"}
+    pool = Pool(list(rows.values()), Candidates(list("abcde"), {"x": [2.0, 1.0, 0.5, 0.0, 0.0]}, {"x": 0.0}))
+    lists = [arm("x", [rows["a"], rows["b"]], [2.0, 1.0]), arm("ranks", [rows["d"]])]
+    ranking = Fusion(mode="rrf", complete=True, c=1).run(lists, reader=READER, pool=pool)
+    assert ranking.keys == list("adbc")  # no arm scores e
+    assert ranking.scores == pytest.approx([0.5 / 2, 0.5 / 2, 0.5 / 3, 0.5 / 4])
+
+
 def test_stages_run_in_their_order_and_a_plain_function_is_a_stage():
     seen = []
 

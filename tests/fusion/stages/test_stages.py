@@ -411,7 +411,7 @@ def test_names_of_stages():
     class Named:
         name = "lamp"
 
-    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["halflife", "my_stage", "lamp"]
+    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["half_life", "my_stage", "lamp"]
 
 
 def test_an_openmem_style_run_with_every_number_written_out():
@@ -530,6 +530,15 @@ def test_texts_of_unique_length_are_not_read():
 def test_a_reranker_is_a_function_or_one_of_a_framework(bad):
     with pytest.raises(ConfigError, match="a LangChain document compressor or a LlamaIndex node postprocessor"):
         Rerank(scorer=bad)
+
+
+def test_a_reranker_of_a_framework_has_to_be_converted_first():
+    class Compressor:
+        def compress_documents(self, documents, query):
+            return documents
+
+    with pytest.raises(ConfigError, match=r"is a framework's: use as_scorer\(\) of its adapter"):
+        Rerank(scorer=Compressor())(ranking(("a", 1.0, {})), context())
 
 
 def test_scores_of_an_order_that_leaves_texts_out():

@@ -16,7 +16,6 @@ DIM = 48
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(compact, "PIECE", 64)
-    monkeypatch.setattr(compact, "_CACHED", 40)
     monkeypatch.setattr("hybridmem.indexes.view.COMPACT_FROM", 1)
     monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", 10)
 
@@ -71,6 +70,17 @@ def test_results_equal_those_of_the_matrix(k):
         assert codes.search(question, k=k) == plain.search(question, k=k)
         assert codes.search(question, k=k, allowed=some) == plain.search(question, k=k, allowed=some)
         assert codes.score(question, ["m1", "m2", "nobody"]) == plain.score(question, ["m1", "m2", "nobody"])
+
+
+def test_a_zero_vector_among_the_candidates_changes_no_other_score():
+    rows = [*drawn(6, seed=3), np.zeros(DIM, np.float32), drawn(1, seed=4)[0] * np.float32(3)]
+    plain, codes, _ = both(Change(seq, f"m{seq}", Memory("x"), row, vector_seq=seq) for seq, row in enumerate(rows, 1))
+    question = drawn(1, seed=9)[0]
+    assert codes.search(question, k=8) == plain.search(question, k=8)
+    alone = dict(zip(*codes.search(question, k=8, allowed={"m1", "m2"}), strict=True))
+    assert alone == {id_: codes.score(question, [id_])[0] for id_ in ("m1", "m2")}
+    assert codes.score(question, ["m7", "m8"]) == plain.score(question, ["m7", "m8"])
+    assert codes.score(question, ["m7"]) == [0.0]
 
 
 def test_codes_of_an_index_are_searched_like_it():
