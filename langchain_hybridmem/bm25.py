@@ -246,7 +246,7 @@ class BM25Retriever(SearchRetriever):
         if self.built is None:
             raise ConfigError("this BM25Retriever has no documents of its own: change them in its memory")
         if isinstance(self.built.index, _GivenVectorizer):
-            raise ConfigError("a BM25Retriever with a vectorizer= of its own cannot be changed: set docs and vectorizer")
+            raise ConfigError("a BM25Retriever with a vectorizer of its own cannot be changed: set docs and vectorizer")
         corpus: LexicalCorpus[Document] = self.built.index
         return corpus
 
@@ -349,9 +349,7 @@ def _document(value: Any) -> Document:
     return Document(value["text"], metadata=value["metadata"], id=value["id"])
 
 
-def _given_terms(
-    terms: Callable[[str], list[str]] | None, built: Built | None
-) -> Callable[[str], list[str]] | None:
+def _given_terms(terms: Callable[[str], list[str]] | None, built: Built | None) -> Callable[[str], list[str]] | None:
     """The user's function to terms; None for the default, which a retriever has in `preprocess_func` too."""
     lexical: LexicalSettings | None = built.settings[0] if built is not None and built.settings else None
     return None if lexical is not None and lexical.terms is None and terms == lexical.analyzer else terms
