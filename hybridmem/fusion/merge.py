@@ -5,6 +5,7 @@
 | `rank_shares` | weight / (c + rank) for each rank of a list |
 | `score_shares` | weight · normalised score, for the modes that use scores |
 | `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
+| `by_id` | the places of ids in order, which break ties |
 | `merge`, `merge_pool` | the keys of lists, or the rows of a pool, by the sum of their shares; and those sums |
 | `normalise_weights` | one weight per arm, summing to 1 |
 | `reorder`, `take`, `picker` | a ranking with new scores, or some of its items |
@@ -29,6 +30,7 @@ from hybridmem.errors import ConfigError
 __all__ = [
     "ArmVotes",
     "PoolVotes",
+    "by_id",
     "completed",
     "merge",
     "merge_pool",
@@ -233,39 +235,36 @@ class PoolVotes(NamedTuple):
         return ArmVotes(self.arm, [ids[row] for row in self.keys.tolist()], scores, self.weight)
 
 
-def pool_votes(pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight: float, /) -> PoolVotes:
+def by_id(ids: Sequence[str], /) -> Ints:
+    """The place of each id among all of them in order; it breaks ties."""
+    places = np.empty(len(ids), np.intp)
+    places[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
+    return places
+
+
+def pool_votes(
+    pool: Candidates, arm: ArmList, rows: Ints, others: Bools, weight: float, /, *, places: Ints
+) -> PoolVotes:
     """The arm's list, at these rows of the pool, followed by the `others` that it can score, best first.
 
-    A score of 0 counts as no vote. An arm without scores keeps only what it listed.
+    A score of 0 counts as no vote. An arm without scores keeps only what it listed. `places` is `by_id` of the pool.
     """
     if arm.scores is None or arm.name not in pool.scores:
         return PoolVotes(arm, rows, None if arm.scores is None else np.array(arm.scores, np.float64), weight)
     known = np.array(pool.scores[arm.name], np.float64)
     more = (others & (known != 0.0)).nonzero()[0]
-    more = more[_order(lambda at: pool.ids[more[at]], -known[more])]
+    more = more[np.lexsort((places[more], -known[more]))]
     return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
 
 
-def merge_pool(
-    ids: Sequence[str], votes: Sequence[PoolVotes], shares: Sequence[Sequence[float]], /
-) -> tuple[Ints, Floats]:
-    """The rows of a pool by the sum of their shares, then best rank, then id; and the sums."""
-    totals, best = np.zeros(len(ids)), np.full(len(ids), np.inf)
+def merge_pool(places: Ints, votes: Sequence[PoolVotes], shares: Sequence[Sequence[float]], /) -> tuple[Ints, Floats]:
+    """The rows of a pool by the sum of their shares, then best rank, then id (`by_id`); and the sums."""
+    totals, best = np.zeros(len(places)), np.full(len(places), np.inf)
     for one, share in zip(votes, shares, strict=True):
         totals[one.keys] += share
         best[one.keys] = np.minimum(best[one.keys], np.arange(len(one.keys)))
-    order = _order(ids.__getitem__, -totals, best)
+    order: Ints = np.lexsort((places, best, -totals))
     return order, totals[order]
-
-
-def _order(id_of: Callable[[int], str], *columns: Floats) -> Ints:
-    """The positions of rows by the columns, ascending, then by id."""
-    order: Ints = np.lexsort(columns[::-1])
-    ordered = [column[order] for column in columns]
-    if np.logical_and.reduce([column[1:] == column[:-1] for column in ordered]).any():
-        rows = list(zip(*(column.tolist() for column in columns), map(id_of, range(len(order))), strict=True))
-        order = np.array(sorted(range(len(rows)), key=rows.__getitem__), np.intp)
-    return order
 
 
 # --- operations on rankings

@@ -23,6 +23,7 @@ from hybridmem.fusion.merge import (
     ArmVotes,
     Ints,
     PoolVotes,
+    by_id,
     completed,
     merge,
     merge_pool,
@@ -313,15 +314,15 @@ class Fusion:
             for arms, is_in in ((listed, False), (lists, True)):
                 for arm in arms:
                     present[rows_of[id(arm)]] = is_in
-        votes = []
+        votes, places = [], by_id(ids)
         for arm, weight in zip(lists, self.weights_for([arm.name for arm in lists]), strict=True):
             rows, others = rows_of[id(arm)], present.copy()
             others[rows] = False
-            votes.append(pool_votes(pool.candidates, arm, rows, others, weight))
+            votes.append(pool_votes(pool.candidates, arm, rows, others, weight, places=places))
         shares = [self._shares(one) for one in votes]
         if context.trace is not None:
             context.trace.merged([one.by_key(ids) for one in votes], shares)
-        order, totals = merge_pool(ids, votes, shares)
+        order, totals = merge_pool(places, votes, shares)
         kept = order[present[order]].tolist()
         return Ranking([ids[row] for row in kept], [pool.items[row] for row in kept], totals[present[order]].tolist())
 

@@ -416,7 +416,7 @@ def test_names_of_stages():
     class Named:
         name = "lamp"
 
-    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["halflife", "my_stage", "lamp"]
+    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["half_life", "my_stage", "lamp"]
 
 
 def test_an_openmem_style_run_with_every_number_written_out():
