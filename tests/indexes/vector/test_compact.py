@@ -16,7 +16,6 @@ DIM = 48
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(compact, "PIECE", 64)
-    monkeypatch.setattr(compact, "_CACHED", 40)
     monkeypatch.setattr("hybridmem.indexes.view.COMPACT_FROM", 1)
     monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", 10)
 
@@ -71,6 +70,17 @@ def test_results_equal_those_of_the_matrix(k):
         assert codes.search(question, k=k) == plain.search(question, k=k)
         assert codes.search(question, k=k, allowed=some) == plain.search(question, k=k, allowed=some)
         assert codes.score(question, ["m1", "m2", "nobody"]) == plain.score(question, ["m1", "m2", "nobody"])
+
+
+def test_a_zero_vector_among_the_candidates_changes_no_other_score():
+    rows = [*drawn(6, seed=3), np.zeros(DIM, np.float32), drawn(1, seed=4)[0] * np.float32(3)]
+    plain, codes, _ = both(Change(seq, f"m{seq}", Memory("x"), row, vector_seq=seq) for seq, row in enumerate(rows, 1))
+    question = drawn(1, seed=9)[0]
+    assert codes.search(question, k=8) == plain.search(question, k=8)
+    alone = dict(zip(*codes.search(question, k=8, allowed={"m1", "m2"}), strict=True))
+    assert alone == {id_: codes.score(question, [id_])[0] for id_ in ("m1", "m2")}
+    assert codes.score(question, ["m7", "m8"]) == plain.score(question, ["m7", "m8"])
+    assert codes.score(question, ["m7"]) == [0.0]
 
 
 def test_codes_of_an_index_are_searched_like_it():
@@ -176,6 +186,34 @@ def test_a_view_keeps_codes_and_opens_from_them(tmp_path, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
         assert found(memory) == expected
     assert "rebuilt" not in caplog.text
+
+
+def test_nothing_of_an_erased_vector_is_saved_again(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        memory.add("a secret", id="id-of-ana")
+        found(memory)
+        codes = memory._engine.search_view(View())._vector
+        secret = codes._current.layer.table[codes._rows["id-of-ana"]].tobytes()
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret in saved
+        assert b"id-of-ana" in saved
+        memory.erase("id-of-ana")
+        memory.add_many(Memory(f"more {n}", id=f"p{n}") for n in range(20))
+        expected = found(memory)
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret not in saved
+        assert b"id-of-ana" not in saved
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+
+
+def every_piece(memory):
+    """The saved pieces of the vector codes."""
+    pieces = [memory.store.load_snapshot(f"vectors/{number}") for number in range(20)]
+    return [piece for piece in pieces if piece is not None]
 
 
 def test_other_dimensions_after_reindex(tmp_path):
