@@ -49,7 +49,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     retrieval_context_window: int = Field(default=2, description="How many user messages make the query at most.")
     token_budget: int | None = Field(default=None, description="How many tokens the block may have; None: no limit.")
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
-    search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, context…")
+    search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `search`: filter, context…")
 
     if not TYPE_CHECKING:  # type checkers read the fields above
 
