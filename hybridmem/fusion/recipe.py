@@ -24,11 +24,11 @@ from hybridmem.fusion.merge import (
     Ints,
     PoolVotes,
     by_id,
+    columns_at,
     completed,
     merge,
     merge_pool,
     normalise_weights,
-    picker,
     pool_votes,
     rank_shares,
     score_shares,
@@ -293,8 +293,7 @@ class Fusion:
         if context.trace is not None:
             context.trace.merged(votes, shares)
         order, totals = merge(columns, shares)
-        pick = picker(order)
-        return Ranking(pick(keys), pick(items), pick(totals))
+        return Ranking(*columns_at(order, keys, items, totals))
 
     def _shares(self, votes: ArmVotes | PoolVotes) -> list[float]:
         """What each hit of an arm adds to its merged score."""
