@@ -44,7 +44,7 @@ from hybridmem.retrievers.metadata_edges import values_in
 from hybridmem.retrievers.options import refuse_keywords, refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
-from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node
+from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, own_copy, to_memory, to_node
 from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def _results(bundle: QueryBundle, hits: Sequence[GraphHit]) -> list[FusedNode]:
     paths = {hit.item.id_: hit.activation for hit in hits}
     lines = {hit.item.id_: hit.line for hit in hits}
     why = Why(partial(explain_paths, bundle.query_str, paths, lines))
-    return fused_nodes([(hit.item, hit.activation.value) for hit in hits], why)
+    return fused_nodes([(own_copy(hit.item), hit.activation.value) for hit in hits], why)
 
 
 def _scores_of(hits: ArmHits) -> dict[str, float]:
