@@ -275,8 +275,7 @@ class VectorRetriever(SearchRetriever):
         store = index.vector_store
         handed, check = None, None
         if call.filter is not None:
-            handed, complete = store_filters(store, call.filter, call.filters)
-            check = None if complete else check_of(call.filter)
+            handed, check = store_filters(store, call.filter, call.filters), check_of(call.filter)
         node_ids = list(index.index_struct.nodes_dict.values()) if self._node_ids is None else self._node_ids
         natively_async = overrides(store, BasePydanticVectorStore, "aquery")
 
