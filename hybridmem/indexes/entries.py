@@ -409,19 +409,31 @@ class Entries:
             columns = self.columns()
             columns["asked"] = number[columns["asked"]]
             links = {"after": number[self._order.after(rows)], "before": number[self._order.before(rows)]}
-            names = {"sources": self._sources, "threads": self._threads, "speakers": self._speakers}
             packed = arrays.pack_texts("ids", list(self._rows)) | links | columns
-            for name, texts in (names | {"statuses": self._statuses}).items():
-                packed |= arrays.pack_texts(name, texts.values[:-1])
+            named, prefixed = self._named, self._prefixed
+            for name, column, texts in self._texts():
+                kept, codes = texts.used(columns[column])  # without names that only erased memories had
+                packed |= arrays.pack_texts(name, kept) | {column: codes[columns[column]]}
+                if column == "speaker":
+                    named, prefixed = ({int(codes[code]): n for code, n in one.items()} for one in (named, prefixed))
             head = {
                 "watermark": self.watermark,
                 "links_key": self.links_key,
                 "extras": [[id_, *extra] for id_, extra in self.extras.items()],
                 "sample": self._sample.to_list(),
-                "named": list(self._named.items()),
-                "prefixed": list(self._prefixed.items()),
+                "named": list(named.items()),
+                "prefixed": list(prefixed.items()),
             }
             return arrays.to_bytes(_MAGIC, head, packed)
+
+    def _texts(self) -> tuple[tuple[str, str, _TextCodes], ...]:
+        """The columns of codes: (name of the texts in a snapshot, column, texts)."""
+        return (
+            ("sources", "source", self._sources),
+            ("threads", "thread", self._threads),
+            ("speakers", "speaker", self._speakers),
+            ("statuses", "status", self._statuses),
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, /) -> Entries:
@@ -435,8 +447,7 @@ class Entries:
         self._ids = arrays.unpack_texts("ids", packed)
         self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
         self._table = table = _Table({name: packed[name] for name in _COLUMNS})
-        names = (self._sources, self._threads, self._speakers, self._statuses)
-        for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
+        for name, _, texts in self._texts():
             texts.values = [*arrays.unpack_texts(name, packed), None]
         created = np.where(np.isnan(table["created"]), np.inf, table["created"])
         self._order = Threads()
@@ -492,6 +503,15 @@ class _TextCodes:
     def __init__(self) -> None:
         self.values: list[Any] = [None]
         self._codes: dict[str, int] | None = None
+
+    def used(self, codes: Array, /) -> tuple[list[str], Array]:
+        """The texts that these codes stand for, and the new code of each old one; -1 stays the last one."""
+        number = np.full(len(self.values), -1, np.int32)
+        number[codes] = 0
+        number[-1] = -1
+        kept = np.flatnonzero(number == 0)
+        number[kept] = np.arange(len(kept), dtype=np.int32)
+        return [self.values[code] for code in kept.tolist()], number
 
     def code(self, text: str | None) -> int:
         """The code of a text; a new one gets the next code."""

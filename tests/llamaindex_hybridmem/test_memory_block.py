@@ -214,3 +214,11 @@ async def test_with_embeddings_and_in_an_agent(chat):
         agent = FunctionAgent(tools=[tool], llm=Calling())
         said = await asyncio.wait_for(agent.run("What is my cat called?", memory=ana), 60)
         assert "The tool said: text of A" in str(said)
+
+
+async def test_the_turns_around_a_message_are_recalled_with_it(memory, chat):
+    for n, text in enumerate(["Shall we go out?", "The squid at the harbour was superb", "I paid with a card", "Bye"]):
+        memory.add(text, thread="t", created_at=NOW + n)
+    block = HybridMemoryBlock(memory=memory, shared=True, similarity_top_k=1, search_kwargs={"context": 1})
+    content = await block.aget([user("Where did we eat that superb squid?")])
+    assert lines(content) == ["Shall we go out?", "The squid at the harbour was superb", "I paid with a card"]

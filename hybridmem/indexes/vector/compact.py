@@ -295,13 +295,17 @@ class CompactVectors:
         """The pieces that must be saved, as (number, bytes)."""
         with self._lock:
             codes, dirty = self._current, sorted(self._dirty)
+            alive = np.ones(codes.n, np.bool_)
+            alive[codes.dead] = False
             for piece in dirty:
                 start, end = piece * PIECE, min((piece + 1) * PIECE, codes.n)
-                layer = codes.layer
-                columns: dict[str, Any] = {"table": layer.table[start:end].ravel(), "error": layer.error[start:end]}
+                layer, kept = codes.layer, alive[start:end]
+                table = layer.table[start:end] * kept[:, None].astype(layer.table.dtype)  # nothing of what was erased
+                columns: dict[str, Any] = {"table": table.ravel(), "error": layer.error[start:end]}
                 columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
                 columns["updated"], columns["seqs"] = codes.updated[start:end], codes.seqs[start:end]
-                columns |= arrays.pack_texts("ids", codes.ids[start:end])
+                ids = [id_ if here else "" for id_, here in zip(codes.ids[start:end], kept.tolist(), strict=True)]
+                columns |= arrays.pack_texts("ids", ids)
                 token = uuid.uuid4().hex
                 self._tokens[piece : piece + 1] = [token]
                 yield piece, arrays.to_bytes(_MAGIC, {"token": token}, columns)

@@ -216,6 +216,34 @@ def test_codes_that_cannot_be_read_are_saved_again(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_nothing_of_an_erased_vector_is_saved_again(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        memory.add("a secret", id="id-of-ana")
+        found(memory)
+        codes = memory._engine.search_view(View())._vector
+        secret = codes._current.layer.table[codes._rows["id-of-ana"]].tobytes()
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret in saved
+        assert b"id-of-ana" in saved
+        memory.erase("id-of-ana")
+        memory.add_many(Memory(f"more {n}", id=f"p{n}") for n in range(20))
+        expected = found(memory)
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret not in saved
+        assert b"id-of-ana" not in saved
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+
+
+def every_piece(memory):
+    """The saved pieces of the vector codes."""
+    pieces = [memory.store.load_snapshot(f"vectors/{number}") for number in range(20)]
+    return [piece for piece in pieces if piece is not None]
+
+
 def test_other_dimensions_after_reindex(tmp_path):
     with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
         memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(100))
