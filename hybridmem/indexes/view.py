@@ -272,6 +272,7 @@ class LocalView:
             return
         if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM and kernel() is not None:
             self._vector = CompactVectors.of(self._vector, store.vector_seqs(view=self._view), store.vector_rows)
+            self._saved = 0  # also after a snapshot that could not be read: the next open must find the codes
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
