@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## set up, install, and show ranked, explained results, off
 test: programs $(VENV)/.test $(VENV)/.wheel  ## set up, install the built wheel and run the whole suite
 	$(BIN)/pytest -n 2 --dist loadgroup -q
 
-coverage: $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion and of the fan-out
+coverage: programs $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the fusion and of the fan-out
 	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 soak: $(VENV)/.test $(VENV)/.wheel  ## kill, damage and random-history tests at full length (about an hour)

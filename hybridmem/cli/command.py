@@ -41,6 +41,7 @@ __all__ = [
     "print_json",
     "read_json",
     "say",
+    "say_count",
     "say_error",
     "shows_colour",
     "terminal_width",
@@ -259,6 +260,11 @@ def say(*lines: object, file: IO[str] | None = None) -> None:
         pieces[::2] = map(visible, pieces[::2])
         pieces[1::2] = [f"\x1b[{codes}m" for codes in pieces[1::2]]
         print("".join(pieces), file=file)
+
+
+def say_count(count: int, what: str) -> None:
+    """Print a count: with what was counted on a terminal, the bare number elsewhere."""
+    say(f"{count:,} {what}" if is_terminal() else count)
 
 
 def say_error(message: object) -> None:

@@ -31,13 +31,10 @@ EXIT_INTERRUPTED = 130
 _EPILOG = """\
 examples:
   hybridmem add "Ana has moved to Lisbon." --subject ana
-  hybridmem import notes.jsonl
   hybridmem search "Where does Ana live?" -k 3
   hybridmem search "Where does Ana live?" --why-not 01HX…
-  hybridmem list --limit 10
   hybridmem eval cases.jsonl
-  hybridmem tune cases.jsonl -o recipe.json
-  hybridmem inspect
+  hybridmem inspect --open
 
 The memory is the file memory.db in the current folder, or the value of
 --memory or HYBRIDMEM: a file, a folder of Markdown notes, or a postgresql://
@@ -200,10 +197,18 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         parser.print_help()
         raise SystemExit(EXIT_USAGE)
+    if words[0] == "help":
+        words = [*words[1:2], "--help"]
     if words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
         option = words[0].partition("=")[0]  # a value may be an address with a password
         parser.error(f"{option} stands before the command: options follow it, as in hybridmem list -m notes.db")
-    return parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        command = dict(_subparsers(parser))[args.command]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], _options(command), 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return args
 
 
 # --- completion

@@ -117,6 +117,8 @@ def _eval(args: argparse.Namespace) -> int:
         report = evaluate(systems, cases, stages=stages, failures=args.failures, progress=progress, **depths)
     if "-" not in (args.json, args.markdown, args.html):
         say(report.to_text(width=terminal_width()))
+        if args.failures and not report.failures:
+            say("", "no case failed: the first 10 results have every relevant memory")
     if args.json:
         write_json(report.to_json(), args.json)
     if args.markdown:

@@ -48,7 +48,9 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
     sub.add_argument("--as-of", metavar="TIME", help="search the state of the memory at that time")
     sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="search one arm only; shows its raw scores")
-    sub.add_argument("--why-not", metavar="ID", help="say why this memory is not among the results")
+    sub.add_argument(
+        "--why-not", metavar="ID", action="append", help="say why this memory is not among the results; may be repeated"
+    )
     sub.add_argument("--min-confidence", type=float, metavar="P", help="return nothing below this confidence")
     sub.add_argument("--json", action="store_true", help="one JSON object per result, with every field")
 
@@ -59,8 +61,10 @@ def _search(args: argparse.Namespace) -> int:
         how["min_confidence"] = args.min_confidence
     with open_memory(args) as memory:
         if args.why_not is not None:
-            reason = memory.explain(args.query, **how).why_not(args.why_not)
-            print_json({"id": args.why_not, "why_not": reason}) if args.json else say(reason)
+            explanation = memory.explain(args.query, **how)
+            for key in args.why_not:
+                reason = explanation.why_not(key)
+                print_json({"id": key, "why_not": reason}) if args.json else say(reason)
             return 0
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)

@@ -6,6 +6,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from hybridmem.cli.command import (
     print_json,
     read_json,
     say,
+    say_count,
 )
 from hybridmem.core.inputs import as_memory, check_memory
 from hybridmem.core.types import Memory
@@ -98,7 +100,7 @@ def _import(args: argparse.Namespace) -> int:
         source.check()  # a wrong row is refused before anything is written
     created = _new_file(args.memory)
     try:
-        say(_write(args, source))
+        say_count(_write(args, source), "added")
     except HybridMemError:
         if created is not None:
             _remove_if_empty(args, created)
@@ -238,9 +240,16 @@ def _text(opened: Callable[[], IO[str]], name: str, column: str) -> Iterator[Imp
 
 
 def _table(opened: Callable[[], IO[str]], name: str, delimiter: str) -> Iterator[ImportRow]:
-    """The rows of a CSV file with a header line; empty cells are missing, tags and entities split at semicolons."""
+    """The rows of a CSV file with a header line; empty cells are missing, tags and entities split at semicolons.
+
+    A header with semicolons and no commas, as spreadsheets of many countries write it, separates cells by semicolons.
+    """
     with opened() as file:
-        for row in (reader := csv.DictReader(_decoded(file, name), delimiter=delimiter)):
+        lines = _decoded(file, name)
+        header = next(lines, "")
+        if delimiter == "," and ";" in header and "," not in header:
+            delimiter = ";"
+        for row in (reader := csv.DictReader(itertools.chain([header], lines), delimiter=delimiter)):
             where = f"{name}:{reader.line_num}"
             if None in row:
                 raise ConfigError(f"{where}: more cells than the header has columns")
@@ -279,7 +288,7 @@ def _forget_options(sub: argparse.ArgumentParser) -> None:
 def _forget(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
         count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
-    say(count)
+    say_count(count, "erased" if args.erase else "forgotten")
     return 0 if count else NOTHING
 
 
@@ -289,7 +298,7 @@ def _sweep_options(sub: argparse.ArgumentParser) -> None:
 
 def _sweep(args: argparse.Namespace) -> int:
     with open_memory(args) as memory:
-        say(memory.sweep(erase=args.erase))
+        say_count(memory.sweep(erase=args.erase), "erased" if args.erase else "removed")
     return 0
 
 
@@ -348,7 +357,7 @@ WRITE = (
     Command("add", "add one memory", 'hybridmem add "Ana has moved." --subject ana', _add_options, _add),
     Command(
         "import",
-        "add many memories, from JSONL, CSV, text, BEIR or Markdown notes",
+        "add memories from JSONL, CSV, text, BEIR or notes",
         "hybridmem import notes.jsonl\n  hybridmem import tickets.csv --text-column body",
         _import_options,
         _import,

@@ -437,6 +437,10 @@ class ExternalIndex(Protocol):
         """
         ...
 
+    def reopen(self) -> bool:
+        """Open its storage again when another process has replaced it; True if it was replaced."""
+        ...
+
     def close(self) -> None:
         """Close its files and connections."""
         ...

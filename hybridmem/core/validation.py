@@ -27,6 +27,7 @@ __all__ = [
     "flag",
     "function",
     "ids",
+    "in_namespace",
     "integer",
     "k",
     "listed",
@@ -61,6 +62,15 @@ def display(value: Any, /) -> str:
     except Exception:  # noqa: BLE001 - a foreign __repr__, or a number of too many digits
         return f"a value of type {type(value).__name__}"
     return result if len(result) <= MAX_DISPLAYED else f"{result[:MAX_DISPLAYED]}…"
+
+
+def in_namespace(name: str, /) -> str:
+    """The namespace as it appears after "in" in an error message.
+
+    >>> in_namespace("ana"), in_namespace("")
+    ("namespace 'ana'", 'the default namespace')
+    """
+    return f"namespace {name!r}" if name else "the default namespace"
 
 
 def refuse(name: str, value: Any, allowed: str, /) -> NoReturn:

@@ -230,7 +230,7 @@ class Report:
             blocks.append("\n".join(_wrapped(line, width, indent=2) for line in lines))
         if self.failures:
             failed = [failure.to_text(width=width) for failure in self.failures]
-            blocks.append("\n".join(["failed cases, with what came instead:", *failed]))
+            blocks.append("\n".join(["failed cases, with what came instead (–: not listed):", *failed]))
         return "\n\n".join(blocks)
 
     def _optional(self) -> list[str]:

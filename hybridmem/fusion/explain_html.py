@@ -110,9 +110,8 @@ def _step_parts(step: StageStep, scale: float) -> list[ScorePart]:
     """The named parts of a stage, or the stage as one part."""
     if step.parts:
         return [ScorePart(part.name.replace("_", " "), part.added * scale, part.text) for part in step.parts]
-    return [
-        ScorePart(step.stage, (step.after - step.before) * scale, step.text or f"{step.before:.4g} → {step.after:.4g}")
-    ]
+    text = step.text or f"{step.before:.4g} → {step.after:.4g}"
+    return [ScorePart(step.stage.replace("_", " "), (step.after - step.before) * scale, text)]
 
 
 # --- receipts
@@ -148,7 +147,7 @@ def page(explanation: Explanation, /) -> str:
 def _head(explanation: Explanation) -> str:
     arms = "; ".join(f"{arm}: {summary}" for arm, summary in explanation.arms.items())
     remarks = "".join(f"<p>{_safe(remark)}</p>" for remark in explanation.remarks)
-    return f"<h1>{_safe(explanation.query)}</h1><p>{_safe(arms)}</p>{remarks}"
+    return f'<h1 dir="auto">{_safe(explanation.query)}</h1><p>{_safe(arms)}</p>{remarks}'
 
 
 def _body(explanation: Explanation) -> str:
@@ -177,10 +176,10 @@ def _result(receipt: Receipt, text: str, colours: Mapping[str, int], top: float)
         for part in parts
     )
     weak = "<p>Nothing passed the gate: this is the list of the fallback arm.</p>" if receipt.degraded else ""
-    body = f"{_safe(text)}<br>" if text else ""
+    body = f'<span dir="auto">{_safe(text)}</span><br>' if text else ""
     return (
         f'<li class="hm-result"><span class="hm-rank">{receipt.rank}</span>'
-        f'<span class="hm-body">{body}<span class="hm-key">{_safe(receipt.key)}</span></span>'
+        f'<span class="hm-body">{body}<span class="hm-key" dir="auto">{_safe(receipt.key)}</span></span>'
         f'<span class="hm-score">{receipt.score:.3f}</span>{_bar(parts, colours, top)}'
         f'<details><summary>receipt</summary><ul class="hm-parts">{lines}</ul>{weak}</details></li>'
     )

@@ -117,28 +117,39 @@ class Entries:
             known = [id_ for id_ in ids if id_ in self._rows]
             if len(self._cache) + len(known) > _CACHED:
                 self._cache = {}
-            sources, threads, speakers, statuses = (
-                names.values for names in (self._sources, self._threads, self._speakers, self._statuses)
+            rows, table = np.array([self._rows[id_] for id_ in known], np.intp), self._table
+
+            def texts(name: str, codes: _TextCodes) -> list[Any]:
+                return list(map(codes.values.__getitem__, table[name][rows].tolist()))
+
+            def numbers(name: str) -> list[Any]:
+                column = table[name][rows]
+                missing = column < 0 if name == "words" else np.isnan(column)
+                if missing.all():
+                    return [None] * len(rows)
+                values: list[Any] = column.tolist()
+                for place in np.flatnonzero(missing).tolist():
+                    values[place] = None
+                return values
+
+            columns = (
+                known,
+                texts("source", self._sources),
+                texts("thread", self._threads),
+                numbers("created"),
+                numbers("updated"),
+                texts("status", self._statuses),
+                table["strength"][rows].tolist(),
+                table["confidence"][rows].tolist(),
+                table["accesses"][rows].tolist(),
+                numbers("accessed"),
+                numbers("words"),
+                texts("speaker", self._speakers),
+                table["cues"][rows].tolist(),
+                numbers("event"),
+                numbers("expires"),
             )
-            records = self._table.take([self._rows[id_] for id_ in known])
-            for id_, r in zip(known, records, strict=True):
-                self._cache[id_] = Entry(
-                    id_,
-                    sources[r[0]],
-                    threads[r[1]],
-                    _present(r[2]),
-                    _present(r[3]),
-                    statuses[r[4]],
-                    r[5],
-                    r[6],
-                    r[7],
-                    _present(r[8]),
-                    None if r[9] < 0 else r[9],
-                    speakers[r[10]],
-                    r[11],
-                    _present(r[12]),
-                    _present(r[13]),
-                )
+            self._cache.update(zip(known, map(Entry._make, zip(*columns, strict=True)), strict=True))
 
     def ids(self) -> list[str]:
         """All ids, in the order in which they were added."""
@@ -398,19 +409,31 @@ class Entries:
             columns = self.columns()
             columns["asked"] = number[columns["asked"]]
             links = {"after": number[self._order.after(rows)], "before": number[self._order.before(rows)]}
-            names = {"sources": self._sources, "threads": self._threads, "speakers": self._speakers}
             packed = arrays.pack_texts("ids", list(self._rows)) | links | columns
-            for name, texts in (names | {"statuses": self._statuses}).items():
-                packed |= arrays.pack_texts(name, texts.values[:-1])
+            named, prefixed = self._named, self._prefixed
+            for name, column, texts in self._texts():
+                kept, codes = texts.used(columns[column])  # without names that only erased memories had
+                packed |= arrays.pack_texts(name, kept) | {column: codes[columns[column]]}
+                if column == "speaker":
+                    named, prefixed = ({int(codes[code]): n for code, n in one.items()} for one in (named, prefixed))
             head = {
                 "watermark": self.watermark,
                 "links_key": self.links_key,
                 "extras": [[id_, *extra] for id_, extra in self.extras.items()],
                 "sample": self._sample.to_list(),
-                "named": list(self._named.items()),
-                "prefixed": list(self._prefixed.items()),
+                "named": list(named.items()),
+                "prefixed": list(prefixed.items()),
             }
             return arrays.to_bytes(_MAGIC, head, packed)
+
+    def _texts(self) -> tuple[tuple[str, str, _TextCodes], ...]:
+        """The columns of codes: (name of the texts in a snapshot, column, texts)."""
+        return (
+            ("sources", "source", self._sources),
+            ("threads", "thread", self._threads),
+            ("speakers", "speaker", self._speakers),
+            ("statuses", "status", self._statuses),
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, /) -> Entries:
@@ -424,8 +447,7 @@ class Entries:
         self._ids = arrays.unpack_texts("ids", packed)
         self._rows = dict(zip(self._ids, range(len(self._ids)), strict=True))
         self._table = table = _Table({name: packed[name] for name in _COLUMNS})
-        names = (self._sources, self._threads, self._speakers, self._statuses)
-        for texts, name in zip(names, ("sources", "threads", "speakers", "statuses"), strict=True):
+        for name, _, texts in self._texts():
             texts.values = [*arrays.unpack_texts(name, packed), None]
         created = np.where(np.isnan(table["created"]), np.inf, table["created"])
         self._order = Threads()
@@ -447,10 +469,6 @@ class _Table:
 
     def __getitem__(self, name: str) -> Array:
         return self._columns[name][: self.size]
-
-    def take(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-        """Rows as tuples of Python values."""
-        return list(zip(*(column[rows].tolist() for column in self._columns.values()), strict=True))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Write values of a column where they differ."""
@@ -485,6 +503,15 @@ class _TextCodes:
     def __init__(self) -> None:
         self.values: list[Any] = [None]
         self._codes: dict[str, int] | None = None
+
+    def used(self, codes: Array, /) -> tuple[list[str], Array]:
+        """The texts that these codes stand for, and the new code of each old one; -1 stays the last one."""
+        number = np.full(len(self.values), -1, np.int32)
+        number[codes] = 0
+        number[-1] = -1
+        kept = np.flatnonzero(number == 0)
+        number[kept] = np.arange(len(kept), dtype=np.int32)
+        return [self.values[code] for code in kept.tolist()], number
 
     def code(self, text: str | None) -> int:
         """The code of a text; a new one gets the next code."""
@@ -555,10 +582,6 @@ def _among(rows: npt.NDArray[Any], written: Set[int]) -> npt.NDArray[np.bool_]:
 
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
-
-
-def _present(value: float) -> float | None:
-    return None if value != value else value  # noqa: PLR0124 - NaN
 
 
 def _seconds(when: Any) -> float | None:

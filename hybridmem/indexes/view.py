@@ -146,10 +146,8 @@ class LocalView:
         if self._view.as_of is not None or self._view.superseded:
             return 0
         own_vectors = self._settings.make_vectors is not None
-        if own_vectors and self._vector is not None:  # it stores its own watermark
-            if isinstance(self._vector, ExternalIndex) and isinstance(self._store, SupportsFingerprints):
-                self._vector.reset_if_foreign(self._store.fingerprint)
-            self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
+        if own_vectors and self._vector is not None:
+            self._follow_store()
         read_vectors = self._vector is not None and not own_vectors
         bulk = self._store if isinstance(self._store, SupportsVectorLoading) and read_vectors else None
         with ThreadPoolExecutor(1) as pool:  # reading releases the GIL: a second core reads the vector codes
@@ -168,6 +166,20 @@ class LocalView:
             self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved
+
+    def _follow_store(self) -> None:
+        """Bring a vector index with storage and a watermark of its own up to date."""
+        if isinstance(self._vector, ExternalIndex) and isinstance(self._store, SupportsFingerprints):
+            self._vector.reset_if_foreign(self._store.fingerprint)
+        self._vector.apply(self._store.changes(self._vector.watermark, view=self._view, vectors=True))
+
+    def _is_refilled(self) -> bool:
+        """Whether another process had emptied the storage of the vector index; it is then filled again."""
+        with self._lock:
+            if not isinstance(self._vector, ExternalIndex) or not self._vector.reopen():
+                return False
+            self._follow_store()
+            return True
 
     def _saved_vectors(self) -> CompactVectors | None:
         """The vector codes of the snapshot, with the changes since; None when there are none, or they do not fit."""
@@ -257,6 +269,7 @@ class LocalView:
             return
         if len(self._vector) * (self._vector.dim or 0) * 4 >= COMPACT_FROM and kernel() is not None:
             self._vector = CompactVectors.of(self._vector, store.vector_seqs(view=self._view), store.vector_rows)
+            self._saved = 0  # also after a snapshot that could not be read: the next open must find the codes
 
     def _apply(self, batch: Sequence[Change]) -> None:
         """Update the entries first: every id that an index returns must have an entry."""
@@ -270,7 +283,11 @@ class LocalView:
         self.bm25.write(self._documents(turns, batch), gone, watermark=watermark)
         if self._vector is not None:
             indexed = self._vector.watermark
-            self._vector.apply([change for change in batch if change.seq > indexed])
+            try:
+                self._vector.apply([change for change in batch if change.seq > indexed])
+            except StoreError:
+                if not self._is_refilled():
+                    raise
         if self._graph is not None:
             self._graph.apply(batch)
         if self._names is not None:
@@ -381,7 +398,13 @@ class LocalView:
             return self.bm25.search(query.text, k=k, allowed=query.allowed)
         if self._vector is None or query.vector is None:
             return Hits([], [])
-        hits: Hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
+        hits: Hits
+        try:
+            hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
+        except StoreError:
+            if not self._is_refilled():
+                raise
+            hits = self._vector.search(query.vector, k=k, allowed=query.allowed)
         return hits
 
     def search_both(self, _query: ArmQuery, /, *, k: int) -> None:

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from types import NoneType
 from typing import Any
 
+from hybridmem.core import validation
 from hybridmem.core.protocols import Progress, Store, SupportsExternalEdits, View
 from hybridmem.embedding.embedder import Embedder, is_same
-from hybridmem.errors import EmbeddingError
+from hybridmem.errors import CorruptStoreError, EmbeddingError
 
 __all__ = [
     "begin_generation",
@@ -28,8 +30,19 @@ BATCH = 1_000
 
 def recorded(store: Store, /) -> dict[str, Any] | None:
     """The recorded embedder: its name and dimension, and whether re-embedding was interrupted; None: none yet."""
-    text = store.get_meta("embedder")
-    return None if text is None else dict(json.loads(text))
+    return _read(store.get_meta("embedder"))
+
+
+def _read(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        if type(found["name"]) is str and type(found["dim"]) in (int, NoneType):
+            return dict(found)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pass
+    raise CorruptStoreError(f"the record of the embedder is damaged: {validation.display(text)}; restore a backup")
 
 
 def claim(store: Store, embedder: Embedder, /) -> None:
@@ -49,7 +62,7 @@ def check_recorded(text: str | None, /, embedder: Embedder, *, generation: int |
 
     Called in every transaction that writes vectors, and before every search of a store that has changed.
     """
-    stored = None if text is None else json.loads(text)
+    stored = _read(text)
     if stored is None:
         return
     same = is_same(stored["name"], stored["dim"], embedder)
@@ -78,8 +91,8 @@ def begin_generation(store: Store, embedder: Embedder, /) -> int:
 
     def begin(text: str | None) -> str:
         nonlocal generation
-        if text is not None:
-            stored = json.loads(text)
+        stored = _read(text)
+        if stored is not None:
             generation = stored.get("generation", 0) + (not is_same(stored["name"], stored["dim"], embedder))
         return _record(embedder, generation=generation, unfinished=True)
 

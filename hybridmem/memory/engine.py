@@ -29,10 +29,11 @@ from hybridmem.core.times import has_passed
 from hybridmem.core.types import ArmList, Candidates, Direction, Entry, Graph, Hits, Memory, Ranking
 from hybridmem.embedding.embedder import Embedder, check_same
 from hybridmem.errors import EmbeddingError, StoreError
-from hybridmem.fusion.explain import Explanation, Trace, explain_arm
+from hybridmem.fusion.explain import Explanation, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages.base import Pool
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
+from hybridmem.indexes.graph.explain import explain_arm
 from hybridmem.indexes.graph.index import GraphSettings
 from hybridmem.indexes.view import IndexSettings, LocalView
 from hybridmem.memory.embeddings import (

@@ -13,7 +13,7 @@ from hybridmem.core.inputs import UNSET, Content, as_memories, as_memory, given,
 from hybridmem.core.protocols import Progress, Store, View, WriteConflict
 from hybridmem.core.times import Time, from_epoch
 from hybridmem.core.types import Edge, Memory, Status
-from hybridmem.core.validation import clean, text_digest
+from hybridmem.core.validation import clean, in_namespace, text_digest
 from hybridmem.embedding.embedder import Embedder
 from hybridmem.errors import NotFoundError
 from hybridmem.fusion.recipe import Fusion
@@ -85,7 +85,7 @@ class MemoryWriting:
         """Return one memory, now or as of a time; NotFoundError when there is none."""
         memory = self.store.get([id], view=self._current(as_of, superseded=True))[0]
         if memory is None:
-            raise NotFoundError(f"no memory {id!r} in namespace {self._namespace!r}")
+            raise NotFoundError(f"no memory {id!r} in {in_namespace(self._namespace)}")
         return memory
 
     def add(

@@ -15,9 +15,9 @@ from hybridmem.core.fanout import Job, Outcome, Steps, apply_policy, in_thread
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Activation, Direction, Edge, Graph, Memory
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.explain import arm_paths, path_line
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
+from hybridmem.indexes.graph.explain import arm_paths, path_line
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings, ids_in
 from hybridmem.indexes.graph.names import Names, name_information
 from hybridmem.retrievers.arms import ArmHits, ArmRequest

@@ -73,7 +73,12 @@ function readUrl() {
   state.base = json("base");
   state.changes = json("changes") || {};
   state.open = values.get("open");
+  if (/^\d{4}-\d\d-\d\d$/.test(state.asOf)) state.asOf += "T00:00";
   $("query").value = state.query; $("filter").value = state.filter; $("as-of").value = state.asOf;
+  if (state.asOf && !$("as-of").value) {
+    fail(`as_of ${state.asOf} is not a date and time like 2026-03-31T18:00.`, "url");
+    state.asOf = "";
+  }
   showAsOf();
 }
 
@@ -164,10 +169,11 @@ function recipeChanged() {
   if (cases.length) recipeChanged.timer = setTimeout(measureAll, 250);
 }
 
-/* Reads the controls again when no question is asked. */
+/* Reads the controls again when no question is asked; false if the server refuses the changes. */
 async function refresh() {
   const answer = await call("start", {namespace: state.namespace, base: state.base, changes: state.changes});
   if (answer !== null) drawGroups(answer.groups);
+  return answer !== null;
 }
 
 async function rememberBase() {
@@ -182,6 +188,15 @@ async function rememberBase() {
     for (const one of group.controls) baseValues[one.path] = one.value;
   }
   drawGroups(answer.groups);
+  return true;
+}
+
+/* Starts with the page's own recipe and namespace where the server refuses those of the URL; the reason stays visible. */
+async function startPlain() {
+  const reason = $("error").textContent;
+  state.base = null; state.namespace = null;
+  if (!await rememberBase()) return false;
+  fail(reason, "url");
   return true;
 }
 
@@ -326,14 +341,15 @@ async function begin() {
   if (matchMedia("(max-width: 899px)").matches) $("recipe-box").open = false;
   listen();
   readUrl();
-  if (!await rememberBase()) return;
+  if (!await rememberBase() && !await startPlain()) return;
+  if (Object.keys(state.changes).length && !await refresh()) state.changes = {};
   state.k = state.k || start.k;
   $("k").value = state.k;
   $("namespace").replaceChildren(...start.namespaces.map(name => make("option", {value: name, text: name || "(default)"})));
   $("namespace").value = state.namespace;
   $("namespace-label").hidden = start.namespaces.length < 2;
   $("as-of-label").hidden = !start.asOf;
-  if (state.query) search(); else { render(); if (Object.keys(state.changes).length) refresh(); }
+  if (state.query) search(); else render();
 }
 
 begin();

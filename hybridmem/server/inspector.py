@@ -37,6 +37,8 @@ __all__ = ["Actions", "Inspector"]
 MAX_CASES = 2_000
 ARM_ROWS = 100
 """How many hits of an arm the page lists."""
+DEEPEST = 1_000
+"""How many hits of each arm are searched for a memory that no arm lists."""
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 4_000_000
 MAX_WAITING = 32
@@ -94,19 +96,21 @@ class Actions:
         """Why a key is or is not among the results, with its fields, history and thread."""
         query, key = self._query(request), _text(request, "key")
         explained = self.source.explain(query)
-        ranks = {
-            name: next(((n, hit.score) for n, hit in enumerate(hits, start=1) if hit.key == key), None)
-            for name, hits in explained.hits.items()
-        }
+        details = self.source.details(key, query, explained)
+        ranks = _ranks(explained, key)
+        beyond: dict[str, list[float | None] | None] = {}
+        if details["text"] and not any(ranks.values()):
+            deeper = query._replace(recipe=replace(query.recipe, depth=DEEPEST))
+            beyond = _ranks(self.source.explain(deeper), key)
         return {
             "key": key,
             "why": explained.why_not(key),
-            "text": self.source.texts(explained, query).get(key, ""),
-            "ranks": {name: place and [place[0], _finite(place[1])] for name, place in ranks.items()},
+            "ranks": ranks,
+            "beyond": beyond,
             "result": next((one for one in _results(explained) if one["key"] == key), None),
             **self._wide(key, query, explained),
             "path": list(explained.activations[key].path) if key in explained.activations else [],
-            **self.source.details(key, query, explained),
+            **details,
         }
 
     def _wide(self, key: str, query: Query, explained: Explanation) -> dict[str, Any]:
@@ -190,6 +194,14 @@ def _arms(explained: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
         ]
         rows.append({"name": name, "note": explained.arms.get(name, ""), "count": len(hits), "hits": listed})
     return rows
+
+
+def _ranks(explained: Explanation, key: str) -> dict[str, list[float | None] | None]:
+    """The rank and the raw score of a key in each arm's list; None where it is not listed."""
+    return {
+        name: next(([n, _finite(hit.score)] for n, hit in enumerate(hits, start=1) if hit.key == key), None)
+        for name, hits in explained.hits.items()
+    }
 
 
 def _results(explained: Explanation) -> list[dict[str, Any]]:

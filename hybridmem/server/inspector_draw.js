@@ -149,7 +149,7 @@ function armRow(arm, hit, rank, place, digits) {
   const outcome = place ? `result ${place}` : `not a result: ${hit.reason || "ranked lower"}`;
   const row = make("button", {type: "button", class: "row" + (place ? "" : " lost") + (gold()[hit.key] ? " gold" : ""),
     "data-key": hit.key, "aria-label": `${arm} ${rank}, score ${precise(hit.score)}, ${outcome}: ${text}`},
-    make("span", {class: "rank", text: rank}), make("span", {class: "text"}, ...highlighted(passage(text, current.words, ARM_PASSAGE), current.words)),
+    make("span", {class: "rank", text: rank}), make("span", {class: "text", dir: "auto"}, ...highlighted(passage(text, current.words, ARM_PASSAGE), current.words)),
     make("span", {class: "number", text: hit.score === null ? "" : hit.score.toFixed(digits)}),
     make("span", {class: "place", text: place ? place : "–"}));
   return make("li", {}, row);
@@ -179,7 +179,7 @@ function fusedRow(one, most) {
   const said = one.parts.map(part => `${part[0]}: ${part[2]}`).join("; ");
   return make("button", {type: "button", class: "row" + (gold()[one.key] ? " gold" : ""), "data-key": one.key,
     "aria-label": `Result ${one.rank}, score ${precise(one.score)}${moved.say}: ${text}. ${said}`},
-    make("span", {class: "rank", text: one.rank}), make("span", {class: "text"}, ...highlighted(excerpt(text, current.words), current.words)),
+    make("span", {class: "rank", text: one.rank}), make("span", {class: "text", dir: "auto"}, ...highlighted(excerpt(text, current.words), current.words)),
     make("span", {class: "number"}, one.score === null ? "" : one.score.toFixed(3), make("span", {class: "move " + moved.kind, text: moved.text})),
     bar(one.parts, most));
 }
@@ -223,7 +223,7 @@ function welcome() {
   const size = start.count === null ? "" : `${start.count.toLocaleString("en")} ${start.unit} in this store. `;
   box.replaceChildren(make("h2", {text: "Ask a question"}),
     make("p", {text: size + (examples.length ? "Try one of these, or type your own." : "Type it above.")}),
-    make("ul", {}, ...examples.map(text => make("li", {}, make("button", {type: "button", class: "example", text, onclick: () => ask(text)})))), guide(), keys());
+    make("ul", {}, ...examples.map(text => make("li", {}, make("button", {type: "button", class: "example", dir: "auto", text, onclick: () => ask(text)})))), guide(), keys());
 }
 
 const guide = () => make("ul", {class: "guide"}, ...[["c0", "A column per arm", "What each arm listed, best first. The number on the right is the place in the results."],
@@ -243,31 +243,34 @@ const keys = () => make("p", {class: "keys"}, ...[["/", "ask"], ["↑ ↓ ← �
 function drawDetail(answer) {
   const words = current ? current.words : new Map(), result = answer.result;
   const head = make("header", {"data-overlay": true}, make("span", {class: "verdict" + (result ? " in" : ""), text: result ? `result ${result.rank}` : "not in the results"}),
-    make("span", {class: "key", text: answer.key}), make("button", {type: "button", class: "icon", "aria-label": "Close", text: "×", onclick: () => closeDetail()}));
+    make("span", {class: "key", dir: "auto", text: answer.key}), make("button", {type: "button", class: "icon", "aria-label": "Close", text: "×", onclick: () => closeDetail()}));
   const left = make("div"), right = make("div");
-  left.append(make("p", {class: "said"}, ...highlighted(answer.text || answer.key, words)));
+  if (answer.text) left.append(make("p", {class: "said", dir: "auto"}, ...highlighted(answer.text, words)));
   if (!result) {
     const said = answer.why.startsWith(answer.key + ": ") ? answer.why.slice(answer.key.length + 2) : answer.why;
     const near = answer.wide ? `. Its score is ${answer.wide.score.toFixed(4)}; the last result has ${answer.last.toFixed(4)}.` : ".";
     left.append(make("p", {class: "why", text: said.charAt(0).toUpperCase() + said.slice(1) + near}));
   }
   const scored = result || answer.wide, named = new Set(scored ? scored.parts.map(part => part[0]) : []);
-  const ranks = Object.entries(answer.ranks).filter(([arm]) => !named.has(arm)).map(([arm, place]) => make("li", {}, swatch(arm), make("span", {text: arm}),
-    make("span", {class: "number", text: place ? `#${place[0]}` : "–"}), make("span", {class: "sentence", text: place ? (place[1] === null ? "listed" : `raw score ${precise(place[1])}`) : "not listed by this arm"})));
+  const ranks = Object.entries(answer.ranks).filter(([arm]) => !named.has(arm)).map(([arm, listed]) => {
+    const place = listed || answer.beyond[arm];
+    const said = place ? (place[1] === null ? "listed" : `raw score ${precise(place[1])}`) + (listed ? "" : ", below the hits that the arm lists") : "not listed by this arm";
+    return make("li", {}, swatch(arm), make("span", {text: arm}), make("span", {class: "number", text: place ? `#${place[0]}` : "–"}), make("span", {class: "sentence", text: said}));
+  });
   if (scored) {
     const parts = scored.parts.map(([name, value, text]) => make("li", {}, value < 0 ? lossSwatch() : swatch(name), make("span", {text: name}),
       make("span", {class: "number", text: value ? signed(value) : ""}), make("span", {class: "sentence", text})));
     left.append(block(`Score ${scored.score.toFixed(3)}`, bar(scored.parts, Math.max(longest(), gained(scored))), make("ul", {class: "parts"}, ...parts)));
     if (scored.degraded) left.append(make("p", {class: "why", text: "Nothing passed the gate: this is the list of the fallback arm."}));
   }
-  if (!result && ranks.length) left.append(block("In the arms", make("ul", {class: "parts"}, ...ranks)));
+  if (!result && answer.text && ranks.length) left.append(block("In the arms", make("ul", {class: "parts"}, ...ranks)));
   if (answer.path.length) left.append(block("Graph path", make("p", {text: answer.path.join(" → ")})));
   if (Object.keys(answer.fields).length) right.append(block("Fields", fieldList(answer.fields)));
   if (answer.thread.length > 1) right.append(block("Thread", make("ul", {class: "thread"}, ...answer.thread.map(one => make("li", {},
-    make("button", {type: "button", class: one.here ? "here" : "", text: one.text, title: one.text, onclick: () => explain(one.id)}))))));
+    make("button", {type: "button", class: one.here ? "here" : "", dir: "auto", text: one.text, title: one.text, onclick: () => explain(one.id)}))))));
   if (answer.history.length > 1) right.append(block("History", make("ol", {class: "versions"}, ...answer.history.map(one => make("li", {},
-    make("time", {text: one.at.replace("T", " ").slice(0, 16)}), make("span", {text: one.status === "active" ? one.text : `${one.status}: ${one.text}`}))))));
-  if (!right.childElementCount) right.append(block("Fields", make("p", {class: "quiet", text: "This source stores no fields or history."})));
+    make("time", {text: one.at.replace("T", " ").slice(0, 16)}), make("span", {dir: "auto", text: one.status === "active" ? one.text : `${one.status}: ${one.text}`}))))));
+  if (answer.text && !right.childElementCount) right.append(block("Fields", make("p", {class: "quiet", text: "This source stores no fields or history."})));
   $("detail").replaceChildren(head, make("div", {class: "facts"}, left, right));
   $("detail").hidden = false;
   $("detail").scrollTop = 0;
@@ -279,7 +282,7 @@ const block = (title, ...content) => make("div", {}, make("h3", {text: title}), 
 function fieldList(fields) {
   const list = make("dl", {class: "fields"});
   for (const [name, value] of Object.entries(fields))
-    list.append(make("dt", {text: name}), make("dd", {text: typeof value === "object" ? JSON.stringify(value) : String(value)}));
+    list.append(make("dt", {text: name}), make("dd", {dir: "auto", text: typeof value === "object" ? JSON.stringify(value) : String(value)}));
   return list;
 }
 
@@ -387,7 +390,7 @@ function drawCases() {
     const sign = {miss: "✕", part: "◐", hit: "✓"}[kind] || "·", say = {miss: "missed", part: "partly found", hit: "found"}[kind] || "not measured";
     const note = [one.category, judged && judged.missing.length ? `${judged.missing.length} of ${Object.keys(one.relevant).length} missing` : ""].filter(Boolean).join(" · ");
     rows.push(make("li", {}, make("button", {type: "button", class: kind, "data-case": n, "aria-current": n === currentCase, onclick: () => openCase(n)},
-      make("span", {class: "sign", role: "img", "aria-label": say, text: sign}), make("span", {text: one.query}), note ? make("small", {text: note}) : null)));
+      make("span", {class: "sign", role: "img", "aria-label": say, text: sign}), make("span", {dir: "auto", text: one.query}), note ? make("small", {text: note}) : null)));
   });
   $("case-list").replaceChildren(...(rows.length ? rows : [make("li", {class: "none", text: "Every question finds all its relevant memories."})]));
 }
@@ -439,7 +442,7 @@ function drawFlow() {
 /* The middle of a row, kept inside the visible part of its list. */
 function inList(row) {
   const box = row.getBoundingClientRect(), list = row.closest(".rows").getBoundingClientRect();
-  return {left: box.left + 3, right: box.right - 3, y: Math.max(list.top + 4, Math.min(list.bottom - 4, (box.top + box.bottom) / 2))};
+  return {left: box.left - 1, right: box.right + 1, y: Math.max(list.top + 4, Math.min(list.bottom - 4, (box.top + box.bottom) / 2))};
 }
 
 function curve(x1, y1, x2, y2, arm) {
@@ -485,7 +488,7 @@ function tip(piece, x, y) {
   $("tip").replaceChildren(make("b", {text: piece.dataset.part}), ...piece.dataset.tip.split("\n").map(line => make("div", {text: line})));
   const box = $("tip").getBoundingClientRect();
   $("tip").style.left = `${Math.max(6, Math.min(innerWidth - box.width - 6, x - box.width / 2))}px`;
-  $("tip").style.top = `${y - box.height - 14 > 0 ? y - box.height - 14 : y + 18}px`;
+  $("tip").style.top = `${y + box.height + 18 < innerHeight ? y + 18 : y - box.height - 14}px`; /* the text above the bar stays visible */
 }
 
 /* --- keyboard */

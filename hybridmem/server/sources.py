@@ -79,7 +79,7 @@ class Source(Protocol):
         ...
 
     def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:
-        """Fields, history and thread neighbours of one key of an explanation."""
+        """Text, fields, history and thread neighbours of a key of an explanation; "" is the text of an unknown key."""
         ...
 
 
@@ -148,17 +148,18 @@ class MemorySource:
         return texts | {key: row.text for key, row in zip(missing, rows, strict=True) if row is not None}
 
     def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:  # noqa: ARG002
-        """The memory's fields, its versions and the memories around it in its thread."""
+        """The memory's text, its fields, its versions and the memories around it in its thread."""
         memory = self._view(query.namespace)
         try:
             one = memory.get(key, as_of=query.as_of)
         except NotFoundError:
-            return {"fields": {}, "history": [], "thread": []}
+            return {"text": "", "fields": {}, "history": [], "thread": []}
         history = [
             {"at": iso(version.at), "text": version.memory.text, "status": _status(version.deleted, version.memory)}
             for version in memory.history(key)
         ]
-        return {"fields": _fields(one), "history": history, "thread": _thread(memory, one, query.as_of)}
+        thread = _thread(memory, one, query.as_of)
+        return {"text": one.text, "fields": _fields(one), "history": history, "thread": thread}
 
     def _view(self, namespace: str | None) -> HybridMemory:
         if namespace is None or namespace == self.memory.name:
@@ -211,9 +212,9 @@ class RetrieverSource:
         return dict(explanation.texts)
 
     def details(self, key: str, query: Query, explanation: Explanation) -> dict[str, Any]:  # noqa: ARG002
-        """The metadata that the document came with; a retriever keeps no history."""
+        """The text and the metadata that the document came with; a retriever keeps no history."""
         fields = {name: _plain(value) for name, value in explanation.metadata.get(key, {}).items()}
-        return {"fields": fields, "history": [], "thread": []}
+        return {"text": explanation.texts.get(key, ""), "fields": fields, "history": [], "thread": []}
 
 
 # --- memories as the page shows them

@@ -46,7 +46,10 @@ def test_add_search_and_why_not(run):
     assert "bm25 #1" in shown
     row = json.loads(run("search", "Lisbon", "--json").out.splitlines()[0])
     assert (row["id"], row["receipt"]["rank"]) == (key, 1)
-    assert run("search", "Lisbon", "--why-not", "cat").out.startswith("cat: found by no arm")
+    found, missing = run("search", "Lisbon", "--why-not", "cat", "--why-not", "dog").out.splitlines()
+    assert found.startswith("cat: found by no arm")
+    assert missing == "dog: there is no such memory"
+    assert "no memory 'dog' in the default namespace" in run("show", "dog", code=1).err
     assert "cat" in run("search", "cat", "--arm", "bm25").out
     assert run("search", "Lisbon", "--filter", '{"subject": "ben"}', code=3).out == ""
     assert run("search", "zebra", code=3).out == ""
@@ -155,8 +158,11 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["eval", "known.jsonl", "--markdown", "."], "--markdown '.' is a folder: name a file"),
         (["eval", "known.jsonl", "--plot", "r.docx"], "--plot 'r.docx' ends with '.docx': name a file with .png, .svg"),
         (["export", "-o", "nowhere/x.jsonl"], "--output 'nowhere/x.jsonl': there is no folder 'nowhere'"),
-        (["tune", "known.jsonl"], "1 judged cases for folds=5"),
-        (["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"], "1 judged cases for folds=2"),
+        (["tune", "known.jsonl"], "1 cases with relevant ids are too few for folds=5"),
+        (
+            ["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"],
+            "1 cases with relevant ids are too few for folds=2",
+        ),
         (["health", "bad.jsonl"], "bad.jsonl:1: query is None"),
         (["health", "nowhere.txt"], "cannot read nowhere.txt"),
         (["health", "empty.txt"], "empty.txt holds no question"),
@@ -292,6 +298,7 @@ def test_progress_is_a_bar_for_people_and_lines_for_pipes(monkeypatch):
     ("words", "message"),
     [
         (["serch", "x"], "there is no command 'serch', did you mean 'search'? (hybridmem --help)"),
+        (["add", "x", "--tags", "a"], "--tags a, did you mean '--tag'? (hybridmem add --help)"),
         (["xyz"], "the commands are add, import, forget,"),
         (["-m", "x.db", "list"], "-m stands before the command"),
         (["--memory=postgresql://me:hunter2@h/db", "list"], "--memory stands before the command"),
@@ -321,6 +328,14 @@ def test_the_command_alone_prints_the_help(capsys):
         main([])
     assert stopped.value.code == 2
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "shown"), [(["help"], "examples:"), (["help", "add"], "usage: hybridmem add")])
+def test_help_is_a_command_too(words, shown, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 0
+    assert shown in capsys.readouterr().out
 
 
 def test_every_option_and_argument_is_described():

@@ -73,6 +73,7 @@ def test_colour_and_width_on_a_terminal(run, terminal, monkeypatch):
     assert run("search", "zebra", "--embedder", "none", code=3).out == "no results\n"
     assert run("list", "--filter", '{"type": "x"}', code=3).out == "no memories\n"
     assert run("history", "nobody", code=3).out == "no versions\n"
+    assert run("forget", "cat").out == "1 forgotten\n"
 
 
 def test_long_texts_are_cut_on_a_terminal_and_whole_in_a_pipe(run, terminal, monkeypatch):

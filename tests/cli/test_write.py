@@ -44,6 +44,9 @@ def test_tables_and_text(run, tmp_path):
     assert run("import", "in.tsv", "--embedder", "none").out.strip() == "1"
     assert run("import", "in.txt", "--embedder", "none").out.strip() == "2"
     assert len(rows(run("list", "--json").out)) == 5
+    (tmp_path / "semicolons.csv").write_text("id;text;price\n7;A price;3,50\n", "utf-8")
+    assert run("import", "semicolons.csv", "--embedder", "none").out.strip() == "1"
+    assert rows(run("show", "7", "--json").out)[0]["metadata"] == {"price": "3,50"}
     (tmp_path / "wide.csv").write_text("text\na,b\n", "utf-8")
     assert "wide.csv:2: more cells than the header" in run("import", "wide.csv", "--embedder", "none", code=2).err
     message = run("import", "in.csv", "--embedder", "none", code=2).err
@@ -57,7 +60,9 @@ def test_a_beir_folder(run, tmp_path):
     (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n", "utf-8")
     assert run("import", "beir", "--embedder", "none").out.strip() == "1"
     assert rows(run("show", "d1", "--json").out)[0]["title"] == "Cats"
-    assert "recall@10" in run("eval", "beir", "--embedder", "none").out
+    shown = run("eval", "beir", "--embedder", "none").out
+    assert "recall@10" in shown
+    assert shown.endswith("no case failed: the first 10 results have every relevant memory\n")
 
 
 def test_a_refused_import_leaves_nothing(run, tmp_path):

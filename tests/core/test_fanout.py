@@ -18,6 +18,7 @@ from hybridmem.core.fanout import (
     check_policy,
     drive,
     in_thread,
+    one_job,
     run,
     run_one,
 )
@@ -351,6 +352,12 @@ def double(n):
 def test_steps_are_the_same_in_sync_and_async_code():
     assert drive(double(3)) == (3 + 1) * 2
     assert asyncio.run(adrive(double(3))) == (3 + 1) * 2
+
+
+def test_one_job_is_a_computation_that_raises_its_error_as_it_is():
+    assert drive(one_job(Job("ok", lambda: 1))) == 1
+    with pytest.raises(LookupError, match="gone"):
+        drive(one_job(Job("bad", fail)))
 
 
 # --- the pool by itself

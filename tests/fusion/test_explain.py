@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridmem.core.types import Ranking
+from hybridmem.core.types import Activation, Ranking
 from hybridmem.fusion.explain import ArmShare, Explanation, Receipt, StageStep, Trace
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Conflicts, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
@@ -69,6 +69,14 @@ def test_what_the_arms_could_not_see_is_told():
     told = Explanation("q", hidden={"old": "it was superseded"}.get)
     assert told.why_not("old") == "old: it was superseded"
     assert told.why_not("new").startswith("new: found by no arm")
+
+
+def test_of_several_paths_to_a_result_the_strongest_is_kept():
+    trace, ranking = Trace(), Ranking(["a"], [0], [1.0])
+    best = Activation(0.5, 1, ("s", "related", "a"))
+    for activation in (Activation(0.25, 1, ("t", "related", "a")), best, Activation(0.4, 1, ("u", "related", "a"))):
+        trace.activated("a", activation)
+    assert trace.explanation(ranking, query="q", lists=[], shown=[1.0]).activations == {"a": best}
 
 
 def test_notes_of_one_stage_are_joined_and_an_empty_one_leaves_it_out():

@@ -441,7 +441,9 @@ DEPTHS = st.sampled_from([None, 1, 2])
 READ = st.one_of(
     st.tuples(PATHS, KEYS).map(lambda given: GetOp(*given)),
     st.tuples(PREFIXES, FILTERS, st.integers(0, 4), st.integers(0, 3)).map(lambda given: SearchOp(*given)),
-    st.builds(SearchOp, PREFIXES, FILTERS, limit=st.just(50), query=st.sampled_from(["p", "q", "n"])),
+    st.tuples(PREFIXES, FILTERS, st.sampled_from(["p", "q", "n"])).map(
+        lambda given: SearchOp(given[0], given[1], limit=50, query=given[2])
+    ),
     st.builds(
         ListNamespacesOp, st.lists(CONDITIONS, max_size=2).map(tuple), DEPTHS, st.integers(0, 5), st.integers(0, 2)
     ),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hybridmem import HybridMemory, Memory
+from hybridmem.core.protocols import View
 from hybridmem.errors import ConfigError
 
 DIM = 16
@@ -85,3 +86,17 @@ def test_an_older_store_restored_and_written_on_is_noticed(tmp_path):
     with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
         memory.add("one more", id="more")
         assert len(memory.search_arm("vector", "new", k=20)) == 14
+
+
+def test_a_collection_that_another_process_replaced_is_opened_again(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        memory.add_many([Memory(f"text {n}", id=f"m{n}") for n in range(5)])
+        assert arm(memory, "text 3")[0] == ("m3", 1.0)
+        for change in (lambda: None, lambda: memory.add("one more", id="more"), lambda: memory.forget("m1")):
+            with HybridMemory(path, embedder=toy, vectors="chroma") as other:
+                arm(other, "text 3")
+                other._engine.search_view(View())._vector.reset()  # as after a writer that was killed
+            change()
+            assert arm(memory, "text 3")[0] == ("m3", 1.0)
+            assert {id_ for id_, _ in arm(memory, "text")} == {one.id for one in memory.list()}

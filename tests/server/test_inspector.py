@@ -246,6 +246,17 @@ def test_why_not_shows_the_score_that_was_too_low(page):
     assert answer["ranks"]["bm25"][0] >= 1
 
 
+def test_why_not_shows_a_memory_that_no_arm_lists_and_its_place_further_down():
+    with HybridMemory(embedder=None) as memory:
+        memory.add_many(Memory("cat " * (9 - n), id=f"m{n}") for n in range(8))
+        with Inspector(memory) as inspector:
+            asked = {"query": "cat", "k": 2, "changes": {"depth": 2}, "key": "m7"}
+            _, answer = post(inspector, "why", asked)
+    assert answer["why"].startswith("m7: found by no arm")
+    assert (answer["text"], answer["ranks"]["bm25"]) == ("cat cat ", None)
+    assert answer["beyond"]["bm25"][0] == 8
+
+
 def test_cases_are_read_and_measured(page):
     text = (
         '{"query": "Where does the cat sleep?", "relevant": ["ask", "ticket"], "category": "one"}\n'

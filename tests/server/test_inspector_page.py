@@ -313,6 +313,44 @@ def test_a_filter_that_the_server_refuses_shows_the_error_and_the_start_page(dri
     page.until(lambda: page.one("#welcome h2").text == "Ask a question")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"namespace": "nobody"}, "namespace 'nobody' is not one"),
+        ({"base": {"mode": "sum"}}, "mode 'sum'"),
+        ({"changes": {"wheel/speed": 1}}, "no setting 'wheel/speed'"),
+        ({"as_of": "soon"}, "as_of soon is not a date"),
+    ],
+    ids=["namespace", "base", "changes", "as_of"],
+)
+def test_a_wrong_value_in_the_url_is_reported_and_left_out(driver, inspector, wrong, said):
+    page = Page(driver, inspector, state=state(q="cat", **wrong))
+    page.until(page.order)
+    assert said in page.one("#error").text
+    assert next(iter(wrong)) not in driver.current_url
+    page.type("exports")
+    assert not page.one("#error").is_displayed()
+
+
+def test_text_from_right_to_left_starts_at_its_own_side(driver):
+    with HybridMemory(embedder=None) as memory, Inspector(memory) as inspector:
+        memory.add("القطة تنام على الأريكة الزرقاء في لشبونة. " * 5, id="cat")
+        page = Page(driver, inspector, state=state(q="القطة"))
+        page.until(page.order)
+        row = page.one(".arm .row .text")
+        assert row.value_of_css_property("direction") == "rtl"
+        assert page.run("return getComputedStyle(document.querySelector('#fused .text')).direction") == "rtl"
+        mark, box = row.find_element(By.CSS_SELECTOR, "mark").rect, row.rect
+        assert mark["x"] + mark["width"] == pytest.approx(box["x"] + box["width"], abs=1)  # the first word is visible
+
+
+def test_an_unknown_id_is_reported_without_empty_sections(driver, inspector):
+    page = Page(driver, inspector, state=state(q="cat", open="nobody"))
+    page.until(lambda: page.one("#detail").is_displayed())
+    assert page.one("#detail .why").text == "There is no such memory."
+    assert page.all("#detail h3") == []
+
+
 def test_a_filter_that_excludes_everything_is_named(driver, inspector):
     page = Page(driver, inspector, state=state(q="cat", filter='{"type": "nonsense"}'))
     assert page.one(".fused .none").text == "Nothing matches this question under the filter and the time above."
@@ -621,6 +659,11 @@ def test_namespaces_can_be_chosen_where_there_are_several(driver):
             page.until(lambda: page.order() == ["hers"])
             page.driver.refresh()
             page.until(lambda: page.order() == ["hers"])
+            for width, least in ((1400, 900), (900, 600), (390, 340)):
+                resize(driver, width, 800)
+                assert page.one("#query").rect["width"] >= least  # the question has a line of its own
+                page.check_layout(width)
+            resize(driver, 1400, 900)
         with Inspector(memory) as inspector:
             page = Page(driver, inspector, state=state(q="cat"))
             assert not page.one("#namespace-label").is_displayed()

@@ -52,7 +52,7 @@ def test_details_have_the_fields_that_are_set_and_every_version(memory):
     assert [version["text"] for version in details["history"]] == ["the cat", "the black cat"]
     memory.forget("a")
     details = source_of(memory, None).details("a", query(memory), NOTHING)
-    assert details == {"fields": {}, "history": [], "thread": []}
+    assert details == {"text": "", "fields": {}, "history": [], "thread": []}
 
 
 def test_texts_of_everything_that_is_listed_are_known(memory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ from hybridmem.core.types import ArmList, Candidates, Graph, Ranking, Reader
 from hybridmem.fusion.explain import Trace
 
 __all__ = ["Context", "Pool", "Stage", "stage_name"]
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class Pool(NamedTuple):
@@ -45,6 +48,6 @@ Stage = Callable[[Ranking, Context], Ranking]
 
 
 def stage_name(stage: Any, /) -> str:
-    """The name of a stage in receipts: its `name`, its function's name, or its class name in lower case."""
+    """The name of a stage in receipts: its `name`, its function's name, or its class name (HalfLife: half_life)."""
     name = getattr(stage, "name", None) or getattr(stage, "__name__", None)
-    return str(name) if name else type(stage).__name__.lower()
+    return str(name) if name else _WORD_START.sub("_", type(stage).__name__).lower()

@@ -85,7 +85,7 @@ class HalfLife:
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
-        plain = set(map(type, values)) == {float} and max(values) < MILLISECONDS
+        plain = set(map(type, values)) == {float} and -MILLISECONDS < min(values) <= max(values) < MILLISECONDS
         seconds = values if plain else list(map(_seconds, values))
         strength, rate = self.strength, -1.0 / (self.days * DAY)
         fresh = 1.0 + strength
@@ -102,18 +102,18 @@ class HalfLife:
             when = epoch(value)
             if when is None:
                 what = f"no {self.field}" if value is None else f"{self.field} {value!r} is not a date"
-                trace.note("halflife", key, f"recency ×1 ({what})")
+                trace.note("half_life", key, f"recency ×1 ({what})")
                 continue
             age = max(0.0, context.now - when)
             factor = f"{self.factor(age):.4g}"
             trace.note(
-                "halflife", key, "" if factor == "1" else f"recency ×{factor} ({round(age / DAY, 2):g} days old)"
+                "half_life", key, "" if factor == "1" else f"recency ×{factor} ({round(age / DAY, 2):g} days old)"
             )
 
     def _trace_bound(self, boosted: Mapping[str, float], limited: Ranking, trace: Trace) -> None:
         for key, score in zip(limited.keys, limited.scores, strict=True):
             if score != boosted[key]:
-                trace.note("halflife", key, f"cut from {boosted[key]:.4g} to {score:.4g} (max_shift={self.max_shift})")
+                trace.note("half_life", key, f"cut from {boosted[key]:.4g} to {score:.4g} (max_shift={self.max_shift})")
 
 
 def bounded(ranking: Ranking, scores: Sequence[float], /, *, places: int) -> Ranking:

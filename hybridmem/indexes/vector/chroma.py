@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
@@ -111,6 +112,7 @@ _CHANGE = "hybridmem:change"
 """The fingerprint of the change at the watermark."""
 HNSW = {"space": "cosine", "ef_construction": 100, "max_neighbors": 16, "ef_search": 200}
 _BATCH = 2000
+_LOOKS, _PAUSE = 3, 0.05
 _MAX_ID_FILTER = 10_000  # above this many allowed ids, the unfiltered top is searched first
 _PROBE = 2000
 _log = logging.getLogger(__name__)
@@ -169,8 +171,34 @@ class ChromaIndex:
         return self._raw_collection
 
     # --- integrity
+    def reopen(self) -> bool:
+        """Open the collection again when another process has replaced it; True if it was replaced.
+
+        The next `apply` must start from the new `watermark`.
+        """
+        with self._lock:
+            if self._client is None:
+                return False
+            present = self._opened(self._client)
+            if present.id == self._collection.id:
+                return False
+            self._raw_collection, self._cached_ids = present, None
+            self.watermark = int((present.metadata or {}).get(_MARK, 0))
+            return True
+
     def _intact(self) -> bool:
-        """Whether the collection belongs to this store, is complete, and is searchable."""
+        """Whether the collection belongs to this store, is complete, and is searchable.
+
+        Another process may be writing at this moment: a wrong count is looked at again.
+        """
+        for _ in range(_LOOKS - 1):
+            if self._looks_intact():
+                return True
+            time.sleep(_PAUSE)
+            self.reopen()
+        return self._looks_intact()
+
+    def _looks_intact(self) -> bool:
         note = dict(self._collection.metadata or {})
         self.watermark = int(note.get(_MARK, 0))
         try:

@@ -1,4 +1,4 @@
-"""Vector index for large views: one byte per number in memory, exact vectors read from the store for the best rows.
+"""Vector index of a store that keeps vectors: one byte per number in memory, exact vectors of the best rows read.
 
 The codes of all rows give an estimate of each cosine with a bound of its error, so that only the rows that can be among
 the k best are read from the store, by the numbers that it keeps vectors under, and scored exactly. Results equal those
@@ -24,7 +24,7 @@ from hybridmem.core.types import Hits
 from hybridmem.embedding.embedder import Vector
 from hybridmem.errors import CorruptStoreError
 from hybridmem.indexes import arrays
-from hybridmem.indexes.vector.index import VectorIndex, as_question, unit_rows
+from hybridmem.indexes.vector.index import VectorIndex, as_question, stored_matrix, unit_matrix, unit_rows
 from hybridmem.indexes.vector.matrix import (
     NEVER,
     NONE,
@@ -42,11 +42,12 @@ from hybridmem.indexes.vector.matrix import (
 
 __all__ = ["COMPACT_FROM", "CompactVectors"]
 
-COMPACT_FROM = 64 << 20
-"""A view whose float32 vectors take at least this many bytes keeps codes only."""
-PIECE = 8192
-_MAGIC = b"hybridmem vector codes 5\n"
-_CACHED = 1024
+COMPACT_FROM = 4 << 20
+"""A view whose float32 vectors take at least this many bytes keeps codes, and the vectors read lately."""
+PIECE = 4096
+CACHED = 16 << 20
+"""Bytes of vectors that were read lately; 10,000 of 384 numbers fit."""
+_MAGIC = b"hybridmem vector codes 6\n"
 
 Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
 """Reads stored vectors by their numbers (see `SupportsVectorRows`)."""
@@ -64,6 +65,35 @@ class _CompactState(NamedTuple):
     dead: RowNumbers = NONE
 
 
+class _RecentVectors:
+    """Vectors by their numbers in the store, the newest `CACHED` bytes of them."""
+
+    def __init__(self, dim: int) -> None:
+        self._lock = guard(RLock())
+        self._rows = np.empty((max(1, CACHED // (4 * dim)), dim), np.float32)  # takes no memory until it is written to
+        self._numbers = np.zeros(len(self._rows), np.int64)
+        self._place_of: dict[int, int] = {}
+        self._next = 0
+
+    def get(self, numbers: Sequence[int]) -> tuple[npt.NDArray[np.intp], Vector]:
+        """The positions of those that are not here, and a row for each number."""
+        with self._lock:
+            places = np.array([self._place_of.get(number, -1) for number in numbers], np.intp)
+            return np.flatnonzero(places < 0), self._rows[places]
+
+    def put(self, numbers: Sequence[int], rows: Vector) -> None:
+        """Add vectors in place of the oldest ones."""
+        with self._lock:
+            size, count = len(self._rows), min(len(numbers), len(self._rows))
+            places = (self._next + np.arange(count)) % size
+            for number, place in zip(self._numbers[places].tolist(), places.tolist(), strict=True):
+                if self._place_of.get(number) == place:
+                    del self._place_of[number]
+            self._rows[places], self._numbers[places] = rows[-count:], numbers[-count:]
+            self._place_of.update(zip(numbers[-count:], places.tolist(), strict=True))
+            self._next = (self._next + count) % size
+
+
 class CompactVectors:
     """Exact cosine search over codes; `fetch` reads the vectors of the rows that need exact scores."""
 
@@ -75,8 +105,7 @@ class CompactVectors:
         self._row_of: dict[str, int] | None = {}
         self._current = _CompactState(empty_layer(dim), [], np.zeros(0), np.zeros(0, np.int64))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
-        self._cache: dict[int, Vector] = {}
-        """Vectors read lately, by their numbers."""
+        self._recent = _RecentVectors(dim)
         self._tokens: list[str] = []
         """Of each saved piece the token it was written with: another process may have written other pieces since."""
         self._dirty: set[int] = set()
@@ -181,10 +210,8 @@ class CompactVectors:
             return Hits([], [])
         question = as_question(query, self.dim)
         places = self._candidates(codes, question, k, rows)
-        vectors = self._read(codes.seqs[places].tolist())
-        kept = [place for place, vector in enumerate(vectors) if vector is not None]
-        scores = _cosines([vector for vector in vectors if vector is not None], question)
-        return best_hits(codes.ids, codes.updated, places[kept], scores, k)
+        found, vectors = self._read(codes.seqs[places].tolist())
+        return best_hits(codes.ids, codes.updated, places[found], cosines(vectors, question), k)
 
     @staticmethod
     def _candidates(codes: _CompactState, question: Vector, k: int, rows: RowNumbers | None) -> RowNumbers:
@@ -200,32 +227,48 @@ class CompactVectors:
         elif not few:
             estimate, error = estimate[rows], error[rows]
         best = np.flatnonzero(estimate + error >= least_of_best(estimate - error, k))
-        return best if rows is None else rows[best]
+        kept = best if rows is None else rows[best]
+        if len(kept) <= k:
+            return kept
+        estimate, error = codes.layer.refined(question, kept)  # without the error of the query's code
+        return kept[estimate + error >= least_of_best(estimate - error, k)]
 
     def score(self, vector: Any, ids: Sequence[str], /) -> list[float | None]:
         """The cosine of each id, None where it has no vector."""
-        rows = self.vectors(ids)
-        found = [row for row in rows if row is not None]
-        values = iter(_cosines(found, as_question(vector, self.dim)).tolist())
-        return [None if row is None else next(values) for row in rows]
+        found, rows = self._read(self._seqs_of(ids))
+        scores: list[float | None] = [None] * len(ids)
+        for place, value in zip(found, cosines(rows, as_question(vector, self.dim)).tolist(), strict=True):
+            scores[place] = value
+        return scores
 
     def vectors(self, ids: Sequence[str], /) -> list[Vector | None]:
-        """The vector of each id, None where it has none; read from the store unless it was read recently."""
+        """The vector of each id, read from the store; None where it has none."""
+        found, rows = self._read(self._seqs_of(ids))
+        vectors: list[Vector | None] = [None] * len(ids)
+        for place, row in zip(found, rows, strict=True):
+            vectors[place] = row
+        return vectors
+
+    def _seqs_of(self, ids: Sequence[str]) -> list[int]:
+        """The number of each id's vector, 0 where it has none."""
         with self._lock:
             rows, seqs = list(map(self._rows.get, ids)), self._current.seqs
-        return self._read([0 if row is None else int(seqs[row]) for row in rows])
+        return [0 if row is None else int(seqs[row]) for row in rows]
 
-    def _read(self, seqs: list[int]) -> list[Vector | None]:
-        """The vectors of these numbers; None for 0 and for what was erased."""
-        cache = self._cache
-        missing = [seq for seq in seqs if seq and seq not in cache]
-        if missing:
-            stored = self._fetch(missing)
-            if len(cache) + len(stored) > _CACHED:
-                cache = {seq: cache[seq] for seq in seqs if seq in cache}
-            read = unit_rows([np.frombuffer(data, "<f4") for data in stored.values()], list(map(str, stored)), self.dim)
-            self._cache = cache = cache | dict(zip(stored, read, strict=True))
-        return list(map(cache.get, seqs))
+    def _read(self, seqs: list[int]) -> tuple[list[int], Vector]:
+        """The positions of the numbers whose vectors are stored, 0 and erased ones left out, and these vectors."""
+        unread, rows = self._recent.get(seqs)
+        places = [place for place in unread.tolist() if seqs[place]]
+        stored = self._fetch([seqs[place] for place in places]) if places else {}
+        read = [place for place in places if seqs[place] in stored]
+        if read:
+            keys = [seqs[place] for place in read]
+            rows[read] = new = unit_matrix(stored_matrix([stored[key] for key in keys], keys, self.dim), keys)
+            self._recent.put(keys, new)
+        if len(read) == len(unread):
+            return list(range(len(seqs))), rows
+        found = sorted(set(range(len(seqs))).difference(unread.tolist()).union(read))
+        return found, rows[found]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_CompactState, RowNumbers]:
         with self._lock:
@@ -252,13 +295,17 @@ class CompactVectors:
         """The pieces that must be saved, as (number, bytes)."""
         with self._lock:
             codes, dirty = self._current, sorted(self._dirty)
+            alive = np.ones(codes.n, np.bool_)
+            alive[codes.dead] = False
             for piece in dirty:
                 start, end = piece * PIECE, min((piece + 1) * PIECE, codes.n)
-                layer = codes.layer
-                columns: dict[str, Any] = {"table": layer.table[start:end].ravel(), "error": layer.error[start:end]}
+                layer, kept = codes.layer, alive[start:end]
+                table = layer.table[start:end] * kept[:, None].astype(layer.table.dtype)  # nothing of what was erased
+                columns: dict[str, Any] = {"table": table.ravel(), "error": layer.error[start:end]}
                 columns["scale"] = layer.scale[start:end] if layer.scale is not None else np.zeros(0, np.float32)
                 columns["updated"], columns["seqs"] = codes.updated[start:end], codes.seqs[start:end]
-                columns |= arrays.pack_texts("ids", codes.ids[start:end])
+                ids = [id_ if here else "" for id_, here in zip(codes.ids[start:end], kept.tolist(), strict=True)]
+                columns |= arrays.pack_texts("ids", ids)
                 token = uuid.uuid4().hex
                 self._tokens[piece : piece + 1] = [token]
                 yield piece, arrays.to_bytes(_MAGIC, {"token": token}, columns)
@@ -300,7 +347,3 @@ class CompactVectors:
         made._row_of = None
         made.watermark, made._tokens = head["watermark"], head["pieces"]
         return made
-
-
-def _cosines(rows: Sequence[Vector], question: Vector) -> Floats:
-    return cosines(np.stack(rows), question) if len(rows) else np.zeros(0)

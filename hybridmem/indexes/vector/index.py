@@ -38,7 +38,7 @@ from hybridmem.indexes.vector.matrix import (
     top,
 )
 
-__all__ = ["VectorIndex", "as_question", "unit_rows"]
+__all__ = ["VectorIndex", "as_question", "stored_matrix", "unit_matrix", "unit_rows"]
 
 CompactFrom = int | Literal["auto"] | None
 
@@ -121,9 +121,7 @@ class VectorIndex:
     def _loadable(self, rows: Vector, ids: list[str]) -> Vector:
         if rows.shape[1] != self._dim:
             raise EmbeddingError(f"the vector of {ids[0]!r} has dimension {rows.shape[1]}, expected {self._dim}")
-        lengths = np.einsum("ij,ij->i", rows, rows)
-        stored = (np.abs(lengths - 1.0) < _UNIT).all()  # vectors that we stored have length 1
-        return rows if stored else self._checked(list(rows), ids)
+        return unit_matrix(rows, ids)
 
     def add(self, key: str, vector: Any, /, *, updated_at: datetime | None = None) -> None:
         """Add one vector, or replace the one of this id."""
@@ -270,17 +268,37 @@ def unit_rows(vectors: Sequence[Any], keys: Sequence[str], dim: int | None) -> V
     for key, vector in zip(keys, vectors, strict=True):
         if len(vector) != dim:
             raise EmbeddingError(f"the vector of {key!r} has dimension {len(vector)}, expected {dim}")
-    rows = np.empty((len(vectors), dim), np.float32)
+    return unit_matrix(vectors, keys)
+
+
+def stored_matrix(vectors: Sequence[bytes], keys: Sequence[Any], dim: int) -> Vector:
+    """Stored vectors, as little-endian float32 bytes, in one matrix; another dimension raises EmbeddingError."""
+    if not set(map(len, vectors)) <= {4 * dim}:
+        key, size = next((key, len(data)) for key, data in zip(keys, vectors, strict=True) if len(data) != 4 * dim)
+        raise EmbeddingError(f"the vector of {key!r} has dimension {size // 4}, expected {dim}")
+    return np.frombuffer(b"".join(vectors), "<f4").reshape(-1, dim)
+
+
+def unit_matrix(vectors: Any, keys: Sequence[Any]) -> Vector:
+    """Vectors of one dimension as float32 rows of length 1; a value that is not finite raises EmbeddingError."""
+    plain = isinstance(vectors, np.ndarray) and vectors.dtype == np.float32
+    rows = vectors if plain else np.empty((len(vectors), len(vectors[0])), np.float32)
     for start in range(0, len(vectors), 4096):  # in parts: float64 copies of everything would double the memory
         part = np.asarray(vectors[start : start + 4096])
-        if part.dtype == np.float32 and (np.abs(np.einsum("ij,ij->i", part, part) - 1.0) < _UNIT).all():
-            rows[start : start + 4096] = part  # already of length 1
+        single = part.dtype == np.float32
+        other = ~(np.abs(np.einsum("ij,ij->i", part, part) - 1.0) < _UNIT) if single else np.ones(len(part), np.bool_)
+        if not plain and single:
+            rows[start : start + 4096] = part
+        if not other.any():
             continue
-        part = part.astype(np.float64)
+        places = start + np.flatnonzero(other)
+        part = part[other].astype(np.float64)
         finite = np.isfinite(part).all(axis=1)
         if not finite.all():
-            raise EmbeddingError(f"the vector of {keys[start + int(finite.argmin())]!r} has a value that is not finite")
-        rows[start : start + 4096] = unit(part)
+            raise EmbeddingError(f"the vector of {keys[places[finite.argmin()]]!r} has a value that is not finite")
+        if rows is vectors:
+            rows = rows.copy()
+        rows[places] = unit(part)
     return rows
 
 

@@ -322,6 +322,11 @@ class Layer(NamedTuple):
         dots *= np.float32(step)
         return dots, self.error[chosen] + np.float32(lost)
 
+    def refined(self, query: Vector, rows: RowNumbers, /) -> tuple[Vector, Vector]:
+        """The same for a few rows and the query as it is, so that the bounds are narrower."""
+        dots = self.table[rows].astype(np.float32) @ query.astype(np.float32)
+        return dots if self.scale is None else dots * self.scale[rows], self.error[rows] + np.float32(_SLACK)
+
 
 class Sketch(NamedTuple):
     """The layers of a matrix. `rest` is the length of each row's part that the short layer leaves out."""

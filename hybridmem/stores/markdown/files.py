@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat as modes
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridmem.core.types import Edge
-from hybridmem.errors import StoreError
-from hybridmem.stores.sql.read import SQLConnection, placeholders
+from hybridmem.errors import CorruptStoreError, StoreError
+from hybridmem.stores.sql.read import SQLConnection, edge_from, placeholders
 
 __all__ = [
     "FolderScan",
@@ -32,7 +33,8 @@ __all__ = [
     "scan",
 ]
 
-_PART = ".part"
+_LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.part")
+"""Temporary files of this module; other hidden files belong to other programs."""
 _OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -56,7 +58,7 @@ def scan(folder: Path, /) -> FolderScan:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
             if name.startswith("."):
-                if name.endswith(_PART):
+                if _LEFTOVER.fullmatch(name):
                     leftovers.append(Path(parent, name))
             elif name.endswith(".md"):
                 with suppress(FileNotFoundError):  # removed during the walk
@@ -85,19 +87,21 @@ def read_file(path: Path, /) -> tuple[bytes, os.stat_result]:
 class NoteWriter:
     """Replaces and removes several notes of a folder together.
 
-    `stage` writes a temporary file; `publish` renames all of them and removes files. Until then nothing has changed,
-    and `discard` removes the temporary files.
+    `stage` writes a temporary file; `publish` renames all of them and removes files. Until then nothing has changed.
+    If one of them fails, it writes the old notes back. `discard` removes the temporary files.
     """
 
     def __init__(self, folder: Path, /) -> None:
         self._folder = folder
         self._staged: dict[str, Path] = {}
         self._removed: list[str] = []
+        self._old: dict[str, bytes | None] = {}
+        """The notes that were published, as they were before; None for a new one."""
 
     def stage(self, path: str, data: bytes, /) -> os.stat_result:
         """Write the next contents of a note to a temporary file; returns the state that it will have."""
         full = self._checked(path)
-        part = full.with_name(f".{secrets.token_hex(8)}{_PART}")
+        part = full.with_name(f".{secrets.token_hex(8)}.part")
         try:
             full.parent.mkdir(parents=True, exist_ok=True)
             self._checked(path)
@@ -129,20 +133,31 @@ class NoteWriter:
 
     def publish(self) -> None:
         """Rename the temporary files to their notes, remove the others, and synchronise the folders to disk."""
-        folders = set()
         try:
             for path in self._removed:
                 if path not in self._staged:
+                    old = self._read(path)
                     (self._folder / path).unlink(missing_ok=True)
-                    folders.add((self._folder / path).parent)
+                    self._old[path] = old
             for path, part in list(self._staged.items()):
+                old = self._read(path)
                 part.replace(self._folder / path)
+                self._old[path] = old
                 del self._staged[path]
-                folders.add((self._folder / path).parent)
-            for folder in folders:
+            for folder in {(self._folder / path).parent for path in self._old}:
                 _sync_folder(folder)
         except OSError as error:
+            self._restore()
             raise StoreError(f"cannot write the notes of {self._folder}: {error}") from error
+        except BaseException:
+            self._restore()
+            raise
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return read_file(self._folder / path)[0]
+        except FileNotFoundError:
+            return None
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -150,6 +165,18 @@ class NoteWriter:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
         self._staged.clear()
+
+    def _restore(self) -> None:
+        """Write back the notes that were published. Where that fails, too, the next sync reads what is there."""
+        self.discard()
+        for path, data in self._old.items():
+            with suppress(OSError, StoreError):
+                if data is None:
+                    (self._folder / path).unlink(missing_ok=True)
+                else:
+                    self.stage(path, data)
+                    self._staged[path].replace(self._folder / path)
+                    del self._staged[path]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -221,4 +248,12 @@ def delete_files(conn: SQLConnection, paths: Sequence[str], /) -> None:
 
 
 def _seen(row: tuple[Any, ...]) -> SeenFile:
-    return SeenFile._make((*row[:-1], tuple(Edge(*edge) for edge in json.loads(row[-1]))))
+    path, namespace, id_, modified, size, digest, status, supersedes, vitals, links = row
+    try:
+        edges = tuple(map(edge_from, json.loads(links)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptStoreError(f"the index of the note {path!r} is damaged ({error!r}): delete the index") from error
+    names = type(path) is type(namespace) is type(id_) is type(digest) is str
+    if not (names and type(modified) is type(size) is int):
+        raise CorruptStoreError(f"the index of the note {path!r} is damaged: delete the index")
+    return SeenFile(path, namespace, id_, modified, size, digest, status, supersedes, vitals, edges)

@@ -1,7 +1,8 @@
 """Synchronisation of a folder of notes with its index, inside write transactions of the index.
 
 The write lock of the index database serialises all processes. A write goes first to the files and then, with the
-commit, to the index. A process that is killed in between leaves files that the next sync reads.
+commit, to the index. A call that fails writes the old notes back; a process that is killed in between leaves notes,
+each one whole, that the next sync reads.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class NoteFolder:
             with self._index.transaction() as log:
                 current = NoteTransaction(self.folder, log, notes)
                 yield current
-                log.flush()
+                log.finish()
                 notes.publish()
         finally:
             notes.discard()

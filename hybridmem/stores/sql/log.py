@@ -18,8 +18,8 @@ from hybridmem.core import validation
 from hybridmem.core.times import epoch, iso
 from hybridmem.core.types import Edge, Memory
 from hybridmem.core.validation import clean, text_digest
-from hybridmem.errors import ConfigError, EmbeddingError
-from hybridmem.stores.sql.read import BODY, VITALS, SQLConnection, placeholders
+from hybridmem.errors import ConfigError, CorruptStoreError, EmbeddingError
+from hybridmem.stores.sql.read import BODY, VITALS, SQLConnection, edge_from, placeholders
 from hybridmem.text.conversation import cues_of, speaker_of
 
 __all__ = [
@@ -113,7 +113,10 @@ class Log:
         """`now` is the writer's clock, for the dates of memories; `at` is the recorded time of the new entries."""
         self.conn = conn
         self.now, self.at = now, at
-        self._start, self.newest = conn.execute("SELECT seq, at FROM state").fetchone()
+        row = conn.execute("SELECT seq, at FROM state").fetchone()
+        if row is None or type(row[0]) is not int or type(row[1]) not in (float, int):
+            raise CorruptStoreError(f"the store's counter is damaged ({row!r}): restore a backup")
+        self._start, self.newest = row
         self.seq: int = self._start
         self._mem: int | None = None
         self._heads: dict[tuple[str, str], Head] = {}
@@ -145,7 +148,7 @@ class Log:
             (namespace, *ids),
         )
         for row in rows:
-            self._heads[namespace, row[2]] = Head(*row)
+            self._heads[namespace, row[2]] = _checked_head(row)
 
     def head(self, namespace: str, id_: str, /) -> Head:
         """The head of a memory; a new one if the namespace has never contained it."""
@@ -204,7 +207,7 @@ class Log:
         query = "SELECT weight FROM edges WHERE namespace = ? AND a = ? AND b = ? AND relation = ?"
         keys = {edge[:3] for edge in edges}
         rows = ((key, self.conn.execute(query, (namespace, *key)).fetchone()) for key in keys)
-        return {key: float(row[0]) for key, row in rows if row is not None}
+        return {key: edge_from((*key, row[0])).weight for key, row in rows if row is not None}
 
     def unlink_all(self, namespace: str, id_: str, /) -> None:
         """Remove every link of a memory, so that no link has a missing end."""
@@ -234,6 +237,22 @@ class Log:
         if self.seq == self._start:
             return
         self.conn.execute("UPDATE state SET seq = ?, at = max(at, ?)", (self.seq, max(self.at, self.newest)))
+
+
+_FLOATS = frozenset(map(COLUMNS.index, ("strength", "decayed", "confidence")))
+_INTEGERS = frozenset(map(COLUMNS.index, ("mem", "seq", "written", "live", "access_count", "born", "words", "cues")))
+
+
+@lru_cache(maxsize=64)
+def _are_kinds(kinds: tuple[type, ...]) -> bool:
+    """Whether the columns of a head have the types that are written; SQLite keeps a value of any type."""
+    return all(kinds[i] is int for i in _INTEGERS) and all(kinds[i] in (float, int) for i in _FLOATS)
+
+
+def _checked_head(row: Sequence[Any]) -> Head:
+    if not _are_kinds(tuple(map(type, row))):
+        raise CorruptStoreError(f"memory {validation.display(row[2])} is damaged: restore a backup")
+    return Head(*row)
 
 
 def _head_row(head: Head) -> tuple[Any, ...]:

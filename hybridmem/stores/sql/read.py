@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
+from types import NoneType
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "columns",
     "count",
     "decode_vector",
+    "edge_from",
     "edges",
     "entries",
     "get",
@@ -84,6 +86,7 @@ BODY = (
 )
 """The columns of a memory's body, in the order of `body_row`; the other fields can change without a new body."""
 
+_MAX_WORDS, _MAX_CUES = 2**31 - 1, 255
 _LOOKUP = 500
 """Values bound in one look-up."""
 _CACHED_TIMES = 256
@@ -384,7 +387,7 @@ def edges(conn: SQLConnection, view: View, /) -> list[Edge]:
     if not rows:
         return []
     seen = ids(conn, view, None)
-    return [Edge(*row[1:]) for row in rows if row[1] in seen and row[2] in seen]
+    return [edge_from(row[1:]) for row in rows if row[1] in seen and row[2] in seen]
 
 
 def _edge_rows(conn: SQLConnection, s: Scope, namespace: str) -> list[tuple[Any, ...]]:
@@ -425,22 +428,39 @@ def _memory_changes(
     )
     for row in rows:
         if row[2]:
+            _check_derived(row)
             memory, vector = memory_from(row[9:], namespace), decode_vector(row[3])
             yield Change(row[0], row[9], memory, vector, None, False, row[1] > since, row[5], row[6:9], row[4] or 0)
         else:
             yield Change(row[0], row[9])
 
 
+def _check_derived(row: Sequence[Any]) -> None:
+    """Raise CorruptStoreError unless the seqs and the derived columns of a change have values that are written."""
+    seq, written, _, _, _, born, words, cues, speaker, id_ = row[:10]
+    numbers = type(seq) is type(written) is type(words) is type(cues) is int and type(born) in (int, NoneType)
+    if not (numbers and 0 <= words <= _MAX_WORDS and 0 <= cues <= _MAX_CUES and type(speaker) in (str, NoneType)):
+        raise CorruptStoreError(f"version {seq!r} of memory {validation.display(id_)} is damaged: restore a backup")
+
+
+def edge_from(row: Sequence[Any], /) -> Edge:
+    """A link from (a, b, relation, weight)."""
+    a, b, relation, weight = row
+    if not (type(a) is type(b) is type(relation) is str and type(weight) in (float, int)):
+        raise CorruptStoreError(f"the link {validation.display(tuple(row))} is damaged: restore a backup")
+    return Edge(a, b, relation, float(weight))
+
+
 def _edge_changes(conn: SQLConnection, s: Scope, since: int, namespace: str) -> list[Change]:
     if not since:
-        return [Change(row[0], "", edge=Edge(*row[1:])) for row in _edge_rows(conn, s, namespace)]
+        return [Change(row[0], "", edge=edge_from(row[1:])) for row in _edge_rows(conn, s, namespace)]
     upto = 2**62 if s.limit is None else s.limit
     rows = conn.execute(
         "SELECT seq, a, b, relation, weight, gone FROM edge_log "
         "WHERE seq > ? AND seq <= ? AND namespace = ? ORDER BY seq",
         (since, upto, namespace),
     )
-    return [Change(seq, "", edge=Edge(*edge), gone=bool(gone)) for seq, *edge, gone in rows]
+    return [Change(seq, "", edge=edge_from(edge), gone=bool(gone)) for seq, *edge, gone in rows]
 
 
 def fingerprint(conn: Any, seq: int, /) -> str | None:
@@ -477,7 +497,7 @@ def load_snapshot(conn: Any, name: str, namespace: str, /) -> tuple[int, bytes] 
     rows = conn.execute(
         "SELECT watermark, parts, data FROM snapshots WHERE namespace = ? AND name = ? ORDER BY part", (namespace, name)
     ).fetchall()
-    if not rows or len(rows) != rows[0][1]:
+    if not rows or len(rows) != rows[0][1] or any(type(row[2]) is not bytes for row in rows):
         return None
     return int(rows[0][0]), rows[0][2] if len(rows) == 1 else b"".join(row[2] for row in rows)
 
@@ -537,6 +557,9 @@ def _memory_from(row: Sequence[Any], namespace: str) -> Memory:
         raise TypeError("a text field has another type")
     if type(m.predicate) is not str or type(m.status) is not str or type(m.access_count) is not int:
         raise TypeError("a field has another type")
+    for name in (m.source_id, m.thread, m.supersedes):
+        if name is not None and type(name) is not str:
+            raise TypeError("a field has another type")
     m.strength, m.confidence = float(m.strength), float(m.confidence)
     m.__class__ = Memory
     return cast("Memory", m)

@@ -14,7 +14,7 @@ from hybridmem.core import validation
 from hybridmem.core.inputs import Batch
 from hybridmem.core.protocols import CheckEmbedder, Progress, View, WriteConflict
 from hybridmem.core.types import Edge, Memory
-from hybridmem.core.validation import clean
+from hybridmem.core.validation import clean, in_namespace
 from hybridmem.errors import ConfigError, NotFoundError
 from hybridmem.stores.sql import read
 from hybridmem.stores.sql.log import BodyTimes, Head, Log, body_row, derive, encode_vector
@@ -168,7 +168,7 @@ def _supersede(log: Log, namespace: str, superseded: Mapping[str, str], *, stric
     for old, new in superseded.items():
         head = heads.get(old)
         if head is None and strict:
-            raise NotFoundError(f"memory {new!r} supersedes {old!r}, which was never in namespace {namespace!r}")
+            raise NotFoundError(f"memory {new!r} supersedes {old!r}, which was never in {in_namespace(namespace)}")
         if head is not None and head.live and head.status != "superseded":
             head.status = "superseded"
             log.record(head, STATUS)
@@ -248,7 +248,7 @@ def reinforce(log: Log, id_: str, /, *, namespace: str, by: float) -> float:
     """Add to the strength: min(1, strength + by)."""
     head = log.heads(namespace, [id_]).get(id_)
     if head is None or not head.live:
-        raise NotFoundError(f"no memory has the id {id_!r} in namespace {namespace!r}")
+        raise NotFoundError(f"no memory has the id {id_!r} in {in_namespace(namespace)}")
     strength = min(1.0, head.strength + by)
     if strength != head.strength:
         head.strength = strength
@@ -284,7 +284,7 @@ def link(log: Log, edges: Sequence[Edge], /, *, namespace: str) -> None:
     heads = log.heads(namespace, ends)
     for end in ends:
         if end not in heads or not heads[end].live:
-            raise NotFoundError(f"cannot link {end!r}: no memory has this id in namespace {namespace!r}")
+            raise NotFoundError(f"cannot link {end!r}: no memory has this id in {in_namespace(namespace)}")
     weights = log.weights(namespace, edges)
     for edge in edges:
         if weights.get(edge[:3]) != edge.weight:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from hybridmem.core import validation
 from hybridmem.core.forks import PATIENCE, guard, interrupted
 from hybridmem.core.times import epoch
-from hybridmem.errors import CorruptStoreError, StoreBusyError, StoreClosedError, StoreError
+from hybridmem.errors import CorruptStoreError, HybridMemError, StoreBusyError, StoreClosedError, StoreError
 from hybridmem.filters.sql import dig
 from hybridmem.stores.sqlite import schema
 
@@ -218,13 +218,15 @@ class ConnectionPool:
                 return work(conn)
             finally:
                 self.give(conn)
-        except SQLITE_ERRORS as error:
+        except HybridMemError:
+            raise
+        except (*SQLITE_ERRORS, *_UNREADABLE) as error:
             raise explain(error, self.path) from error
 
     @contextmanager
     def snapshot(self, *, stream: bool = False) -> Iterator[Connection]:  # noqa: ARG002 - SQLite always streams
         """A connection in a read transaction: all its statements see the same state of the file."""
-        with translated(self.path):
+        with translated(self.path, *_UNREADABLE):
             conn = self.take()
             try:
                 nested = conn.in_transaction
@@ -390,12 +392,14 @@ def is_busy(error: sqlite3.Error, /) -> bool:
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite3 raises; the second for a damaged file whose bytes are part of SQLite's message."""
+_UNREADABLE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+"""What reading raises for a damaged file: SQLite keeps a value of any type in any column."""
 
 
-def explain(error: sqlite3.Error | UnicodeDecodeError, path: str, /) -> StoreError:
-    """The StoreError for an error of SQLite; its message says what to do."""
-    if isinstance(error, UnicodeDecodeError):
-        return CorruptStoreError(f"{path} is damaged: restore a backup, or export what can still be read ({error})")
+def explain(error: Exception, path: str, /) -> StoreError:
+    """The StoreError for an error of SQLite, or for a value that cannot be read; its message says what to do."""
+    if not isinstance(error, sqlite3.Error):
+        return CorruptStoreError(f"{path} is damaged: restore a backup, or export what can still be read ({error!r})")
     text = str(error).lower()
     for word, kind, message in _MESSAGES:
         if word in text:
@@ -404,9 +408,11 @@ def explain(error: sqlite3.Error | UnicodeDecodeError, path: str, /) -> StoreErr
 
 
 @contextmanager
-def translated(path: str, /) -> Iterator[None]:
-    """Raise a StoreError instead of any error of SQLite inside the `with`."""
+def translated(path: str, /, *more: type[Exception]) -> Iterator[None]:
+    """Raise a StoreError instead of any error of SQLite, or of one of `more`, inside the `with`."""
     try:
         yield
-    except SQLITE_ERRORS as error:
+    except HybridMemError:
+        raise
+    except SQLITE_ERRORS + more as error:
         raise explain(error, path) from error

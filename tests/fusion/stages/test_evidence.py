@@ -182,8 +182,11 @@ def test_the_query_mentions_a_memory_as_a_text_of_score_1():
 
 def test_texts_that_share_a_name_raise_each_other():
     rows, trace = ranking(("a", 0.8, {}), ("b", 0.5, {}), ("c", 0.1, {})), Trace()
-    of = pool("abcx", shared=[SharedName("sea", 0.5, [0, 1, 2]), SharedName("bee", 1.0, [2, 3])])  # x is not ranked
-    expected = {"a": 0.5 * 0.5**2, "b": 0.5 * 0.8**2, "c": 0.5 * 0.8**2}
+    of = pool(
+        "abcx",
+        shared=[SharedName("sea", 0.5, [0, 1, 2]), SharedName("bee", 1.0, [2, 3]), SharedName("weak", 0.1, [0, 1])],
+    )
+    expected = {"a": 0.5 * 0.5**2, "b": 0.5 * 0.8**2, "c": 0.5 * 0.8**2}  # x is not ranked; "weak" adds less than "sea"
     assert added(rows, only="shared_name", of=of, trace=trace) == pytest.approx(expected)
     part = shared_name(Turns(rows, Context("q", NOW, READER, pool=of)))
     assert part.path(2) == ("a", "shares 'sea' with", "c")

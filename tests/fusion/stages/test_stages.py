@@ -157,6 +157,11 @@ def test_every_kind_of_date_is_read(value):
     assert HalfLife()(ranking(("a", 1.0, {"updated_at": value})), context()).scores == [pytest.approx(1.5)]
 
 
+def test_milliseconds_before_1970_are_a_date():
+    rows = ranking(("a", 1.0, {"updated_at": -NOW * 1000}))
+    assert HalfLife(half_life=2 * NOW / DAY)(rows, context()).scores == [pytest.approx(1.5)]  # one half-life old
+
+
 @pytest.mark.parametrize("value", [None, "soon", math.nan, [], True])
 def test_a_missing_or_unreadable_date_is_neutral(value):
     rows = ranking(("a", 1.0, {"updated_at": value}), ("b", 0.5, {"updated_at": "2020-01-01"}))
@@ -411,7 +416,7 @@ def test_names_of_stages():
     class Named:
         name = "lamp"
 
-    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["halflife", "my_stage", "lamp"]
+    assert [stage_name(s) for s in (HalfLife(), my_stage, Named())] == ["half_life", "my_stage", "lamp"]
 
 
 def test_an_openmem_style_run_with_every_number_written_out():
@@ -530,6 +535,15 @@ def test_texts_of_unique_length_are_not_read():
 def test_a_reranker_is_a_function_or_one_of_a_framework(bad):
     with pytest.raises(ConfigError, match="a LangChain document compressor or a LlamaIndex node postprocessor"):
         Rerank(scorer=bad)
+
+
+def test_a_reranker_of_a_framework_has_to_be_converted_first():
+    class Compressor:
+        def compress_documents(self, documents, query):
+            return documents
+
+    with pytest.raises(ConfigError, match=r"is a framework's: use as_scorer\(\) of its adapter"):
+        Rerank(scorer=Compressor())(ranking(("a", 1.0, {})), context())
 
 
 def test_scores_of_an_order_that_leaves_texts_out():

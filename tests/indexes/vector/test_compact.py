@@ -16,7 +16,7 @@ DIM = 48
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(compact, "PIECE", 64)
-    monkeypatch.setattr(compact, "_CACHED", 40)
+    monkeypatch.setattr(compact, "CACHED", 40 * DIM * 4)
     monkeypatch.setattr("hybridmem.indexes.view.COMPACT_FROM", 1)
     monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", 10)
 
@@ -71,6 +71,29 @@ def test_results_equal_those_of_the_matrix(k):
         assert codes.search(question, k=k) == plain.search(question, k=k)
         assert codes.search(question, k=k, allowed=some) == plain.search(question, k=k, allowed=some)
         assert codes.score(question, ["m1", "m2", "nobody"]) == plain.score(question, ["m1", "m2", "nobody"])
+
+
+def test_a_zero_vector_among_the_candidates_changes_no_other_score():
+    rows = [*drawn(6, seed=3), np.zeros(DIM, np.float32), drawn(1, seed=4)[0] * np.float32(3)]
+    plain, codes, _ = both(Change(seq, f"m{seq}", Memory("x"), row, vector_seq=seq) for seq, row in enumerate(rows, 1))
+    question = drawn(1, seed=9)[0]
+    assert codes.search(question, k=8) == plain.search(question, k=8)
+    alone = dict(zip(*codes.search(question, k=8, allowed={"m1", "m2"}), strict=True))
+    assert alone == {id_: codes.score(question, [id_])[0] for id_ in ("m1", "m2")}
+    assert codes.score(question, ["m7", "m8"]) == plain.score(question, ["m7", "m8"])
+    assert codes.score(question, ["m7"]) == [0.0]
+
+
+def test_vectors_read_lately_are_not_read_again():
+    _, codes, stored = both(Change(n, f"m{n}", Memory("x"), row, vector_seq=n) for n, row in enumerate(drawn(60), 1))
+    asked = []
+    codes._fetch = lambda seqs: asked.append(list(seqs)) or {seq: stored[seq].tobytes() for seq in seqs}
+    for first, last, read in ((1, 30, 30), (11, 40, 10), (1, 40, 0), (41, 50, 10), (1, 10, 10), (21, 50, 0)):
+        ids, before = [f"m{n}" for n in range(first, last + 1)], sum(map(len, asked))
+        found = codes.vectors(ids)
+        assert all((row == stored[n]).all() for n, row in enumerate(found, first))
+        assert sum(map(len, asked)) - before == read  # 40 vectors are kept
+    assert len(codes.vectors([f"m{n}" for n in range(1, 61)])) == 60
 
 
 def test_codes_of_an_index_are_searched_like_it():
@@ -176,6 +199,49 @@ def test_a_view_keeps_codes_and_opens_from_them(tmp_path, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
         assert found(memory) == expected
     assert "rebuilt" not in caplog.text
+
+
+def test_codes_that_cannot_be_read_are_saved_again(tmp_path, caplog):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        expected = found(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        watermark, head = memory.store.load_snapshot("vectors")
+        memory.store.save_snapshot("vectors", watermark, b"of an older version" + head)
+        assert found(memory) == expected
+    assert "the saved vectors index cannot be read and will be rebuilt" in caplog.text
+    caplog.clear()
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+    assert not caplog.records
+
+
+def test_nothing_of_an_erased_vector_is_saved_again(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        memory.add("a secret", id="id-of-ana")
+        found(memory)
+        codes = memory._engine.search_view(View())._vector
+        secret = codes._current.layer.table[codes._rows["id-of-ana"]].tobytes()
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret in saved
+        assert b"id-of-ana" in saved
+        memory.erase("id-of-ana")
+        memory.add_many(Memory(f"more {n}", id=f"p{n}") for n in range(20))
+        expected = found(memory)
+        memory._engine.save()
+        saved = b"".join(data for _, data in every_piece(memory))
+        assert secret not in saved
+        assert b"id-of-ana" not in saved
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+
+
+def every_piece(memory):
+    """The saved pieces of the vector codes."""
+    pieces = [memory.store.load_snapshot(f"vectors/{number}") for number in range(20)]
+    return [piece for piece in pieces if piece is not None]
 
 
 def test_other_dimensions_after_reindex(tmp_path):

@@ -422,6 +422,6 @@ def test_a_search_is_planned_once_for_each_connection(pg_url, schema):
         prepared = []
         for _ in range(3):
             memory.search("which fact", k=3)
-            rows = memory.store._read(lambda conn: conn.raw.execute(question, prepare=False).fetchall())
+            rows = memory.store._db.read(lambda conn: conn.raw.execute(question, prepare=False).fetchall())
             prepared.append(sum("unnest" in statement and "<#>" in statement for (statement,) in rows))
         assert prepared == [0, 1, 1]

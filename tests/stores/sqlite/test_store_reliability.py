@@ -6,6 +6,8 @@ import math
 import os
 import random
 import shutil
+import sqlite3
+from contextlib import closing, suppress
 
 import pytest
 
@@ -42,7 +44,8 @@ def test_nothing_of_an_erased_memory_is_left_in_the_file(tmp_path):
     path = tmp_path / "memory.db"
     with HybridMemory(path, embedder=embed) as memory, HybridMemory(path, embedder=embed) as other:
         memory.add_many([f"note {n} about tea" for n in range(50)])
-        memory.add(f"Ana is a {SECRET}, said an unusually long sentence", id="a", title=f"{SECRET} Ana")
+        names = {"thread": SECRET, "source_id": SECRET, "speaker": SECRET, "tags": (SECRET,), "entities": (SECRET,)}
+        memory.add(f"Ana is a {SECRET}, said {SECRET}", id="a", title=f"{SECRET} Ana", metadata={"a": SECRET}, **names)
         memory.add("B", id="b")
         memory.link("a", "b", "whispers-to")
         for one in (memory, other):
@@ -51,9 +54,12 @@ def test_nothing_of_an_erased_memory_is_left_in_the_file(tmp_path):
         words = needles(memory.store, "a")
         assert occurrences(tmp_path, words[0])
         assert memory.erase("a") == 1
+        assert occurrences(tmp_path, *words) == []
+        memory.add_many([f"later {n}" for n in range(20)])
         for one in (memory, other):
             one.search(SECRET)
-        memory.add("later")
+            one._engine.save()
+            assert one.store.load_snapshot("entries") is not None
     assert occurrences(tmp_path, *words) == []
     with HybridMemory(path, embedder=embed) as memory:
         assert memory.history("a") == []
@@ -177,35 +183,85 @@ def use(path):
         memory.store.entries(view=View())
         list(memory.store.export())
         memory.check()
+        memory.update("m2", text="changed")
+        memory.reinforce("m2")
+        memory.decay()
+        memory.link("m7", "m8")
+        memory.forget("m9")
+        memory.erase("m10")
+        memory.search_arm("graph", "tea")
+        memory.reindex()
 
 
-def test_damaged_files_raise_errors_of_this_package(tmp_path):
-    files = int(os.environ.get("HYBRIDMEM_DAMAGED", "40"))
-    clock = Clock()
-    with HybridMemory(tmp_path / "good.db", embedder=embed, clock=clock) as memory:
+@pytest.fixture(scope="module")
+def good_file(tmp_path_factory):
+    """A file with rows in every table."""
+    path, clock = tmp_path_factory.mktemp("good") / "good.db", Clock()
+    with HybridMemory(path, embedder=embed, clock=clock) as memory:
         for n in range(60):
             clock.now += 1
             memory.add(f"tea and cat {n}", id=f"m{n}", thread="t", tags=("x",), metadata={"n": n}, entities=("Ana",))
         memory.link("m1", "m2")
         memory.search("tea")
         memory._engine.save()
-    data, dice = (tmp_path / "good.db").read_bytes(), random.Random(11)
+    return path
+
+
+def raw_errors(folder, number_of_files, damage):
+    """What `use` raised beside errors of this package, for files that `damage` made."""
     raw = []
-    for number in range(files):
-        damaged = bytearray(data)
-        for _ in range(dice.choice((1, 20, 400))):
-            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
-        path = tmp_path / f"{number}.db"
-        path.write_bytes(damaged)
+    for number in range(number_of_files):
+        path = folder / f"{number}.db"
+        what = damage(path)
         try:
             use(path)
         except HybridMemError:
             pass
         except Exception as error:
-            raw.append((number, repr(error)))
-        for leftover in tmp_path.glob(f"{number}.db*"):
+            raw.append((number, what, repr(error)))
+        for leftover in folder.glob(f"{number}.db*"):
             leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
-    assert raw == []
+    return raw
+
+
+FILES = int(os.environ.get("HYBRIDMEM_DAMAGED", "30"))
+
+
+def test_damaged_files_raise_errors_of_this_package(tmp_path, good_file):
+    data, dice = good_file.read_bytes(), random.Random(11)
+
+    def damage(path):
+        damaged = bytearray(data)
+        for _ in range(dice.choice((1, 20, 400))):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        path.write_bytes(damaged)
+
+    assert raw_errors(tmp_path, FILES, damage) == []
+
+
+VALUES = (None, "", b"\xff\xfe", -1, 2**63 - 1, -(2**63), 1e308, math.inf, "text", "{", "[1,2]", '{"name":1}', 1.5, "5")
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # a link of weight 1e308
+def test_values_that_no_version_writes_raise_errors_of_this_package(tmp_path, good_file):
+    """SQLite keeps a value of any type in any column: a damaged byte in the header of a row changes the type."""
+    dice = random.Random(5)
+    with closing(sqlite3.connect(good_file)) as conn:
+        tables = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        columns = [(table, row[1]) for table in tables for row in conn.execute(f"PRAGMA table_info({table})")]
+
+    def damage(path):
+        shutil.copy(good_file, path)
+        table, column = dice.choice(columns)
+        value, step = dice.choice(VALUES), dice.choice((1, 3, 10))
+        only = "1" if table in ("edges", "meta") else f"rowid % {step} = 0"
+        with closing(sqlite3.connect(path, isolation_level=None)) as conn:
+            conn.execute("PRAGMA ignore_check_constraints = ON")
+            with suppress(sqlite3.Error):  # a column that must be unique
+                conn.execute(f"UPDATE {table} SET {column} = ? WHERE {only}", (value,))
+        return table, column, value
+
+    assert raw_errors(tmp_path, FILES, damage) == []
 
 
 def test_a_clock_far_ahead_is_reported_once(tmp_path, caplog):

@@ -188,7 +188,7 @@ def _read(rows: Iterable[Sequence[Any]]) -> _Subgraph:
 def _snapshot(subgraph: _Subgraph, settings: GraphSettings) -> tuple[GraphSnapshot, list[Entry]]:
     """A snapshot of the index over the subgraph, and its nodes."""
     nodes, mentions, pointers, edges = subgraph
-    index = GraphIndex(replace(settings, entities="own" if settings.entities is not None else None))
+    index = GraphIndex(settings if settings.entities in ("own", None) else replace(settings, entities="own"))
     entries = Entries()
     for born, asks, entry in nodes:
         id_ = entry[0]
