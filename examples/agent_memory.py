@@ -1,4 +1,7 @@
-"""One memory for an agent in both frameworks: save a fact, correct it, search as of a date. Runs offline."""
+"""One memory for an agent in both frameworks: save a fact, correct it, search as of a date. Runs offline.
+
+pip install 'hybridmem[langchain,llamaindex,local]' && python examples/agent_memory.py
+"""
 
 import tempfile
 from datetime import datetime, timedelta, timezone

@@ -1,4 +1,7 @@
-"""A LangChain retrieval chain (LCEL) that cites its sources. Runs offline: a fake model gives a fixed answer."""
+"""A LangChain retrieval chain (LCEL) that cites its sources. Runs offline: a fake model gives a fixed answer.
+
+pip install 'hybridmem[langchain]' && python examples/langchain_rag_chain.py
+"""
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding

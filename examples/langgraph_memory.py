@@ -1,4 +1,7 @@
-"""An agent with long-term memory in LangGraph: middleware that recalls and saves, and a store. Runs offline."""
+"""An agent with long-term memory in LangGraph: middleware that recalls and saves, and a store. Runs offline.
+
+pip install 'hybridmem[agents,langgraph]' && python examples/langgraph_memory.py
+"""
 
 import tempfile
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A folder of linked notes, as Obsidian and Foam keep them: answers one link away from the words of the question.
 
-python examples/linked_notes.py
+pip install 'hybridmem[markdown]' && python examples/linked_notes.py
 """
 
 import tempfile

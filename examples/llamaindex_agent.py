@@ -1,4 +1,7 @@
-"""A LlamaIndex agent with memory tools and a long-term memory block. Runs offline with a scripted model."""
+"""A LlamaIndex agent with memory tools and a long-term memory block. Runs offline with a scripted model.
+
+pip install 'hybridmem[llamaindex,local]' && python examples/llamaindex_agent.py
+"""
 
 import asyncio
 import tempfile

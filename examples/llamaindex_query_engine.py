@@ -1,6 +1,8 @@
 """A LlamaIndex query engine over fused BM25 and vector retrievers, with a half-life and a receipt for every source.
 
 Runs offline: the embedding counts words and the language model repeats its prompt. Replace both with your own.
+
+pip install 'hybridmem[llamaindex]' && python examples/llamaindex_query_engine.py
 """
 
 import asyncio

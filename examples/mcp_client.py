@@ -1,4 +1,7 @@
-"""An MCP client that starts `hybridmem mcp`, saves, searches and asks why a memory is not returned. Runs offline."""
+"""An MCP client that starts `hybridmem mcp`, saves, searches and asks why a memory is not returned. Runs offline.
+
+pip install 'hybridmem[mcp]' && python examples/mcp_client.py
+"""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""Replace LangChain's EnsembleRetriever in two steps: change the import, then use the new options. Runs offline."""
+"""Replace LangChain's EnsembleRetriever in two steps: change the import, then use the new options. Runs offline.
+
+pip install 'hybridmem[langchain]' && python examples/migrate_from_ensemble.py
+"""
 
 import time
 import zlib

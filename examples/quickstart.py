@@ -52,12 +52,13 @@ with tempfile.TemporaryDirectory() as folder, HybridMemory(Path(folder) / "memor
         assert show(memory, "vehicle repair") == "car"  # no word in common: vectors
 
     explanation = memory.explain("Where does Ana live?", k=2)
-    print("Why is it not a result?")
-    for key in ("porto", "ticket"):
-        print(f"  {explanation.why_not(key)}")
+    print("Where does Ana live? Why these memories are not among the results:")
+    for one in (memory.get("porto"), memory.get("ticket")):
+        print(f"  {one.text}\n        {explanation.why_not(one.id).split(': ', 1)[1]}")
 
 here = Path(sys.executable).parent  # `make demo` installs the command into .venv
-command = os.path.relpath(here / "hybridmem") if here.is_relative_to(Path.cwd()) else "hybridmem"
+near = here.is_relative_to(Path.cwd())
+command, python = (os.path.relpath(here / name) if near else name for name in ("hybridmem", "python"))
 print(
     f"""
 --- From LangChain's EnsembleRetriever: change two imports ---
@@ -68,7 +69,7 @@ print(
 
   The same documents in the same order, and now: arms at the same time, k and filter at call time, scores,
   a BM25 index that takes adds and deletes.
-  Run it (needs the extra langchain): python examples/migrate_from_ensemble.py
+  Run it: {python} -m pip install '.[langchain]' && {python} examples/migrate_from_ensemble.py
 
 --- See it in a browser ---
 

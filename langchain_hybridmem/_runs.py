@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import (
@@ -18,20 +18,47 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Steps, adrive, drive, in_thread
-from hybridmem.retrievers.options import overrides
+from hybridmem.retrievers.options import overrides, refuse_settings
 from langchain_hybridmem._settings import FilterOption, TimeOption, check_query
 
 if TYPE_CHECKING:
     from langchain_hybridmem._settings import BM25Call
 
-__all__ = ["ParentRetriever", "RunManager", "SearchRetriever", "child_config", "is_overridden"]
+__all__ = ["ChangeableRetriever", "ParentRetriever", "RunManager", "SearchRetriever", "child_config", "is_overridden"]
 
+Self = TypeVar("Self", bound="ChangeableRetriever")
 RunManager = CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun
 Work = Callable[[CallbackManagerForRetrieverRun, RunnableConfig], list[Document]]
 AsyncWork = Callable[[AsyncCallbackManagerForRetrieverRun, RunnableConfig], Awaitable[list[Document]]]
 
 
-class ParentRetriever(BaseRetriever):
+class ChangeableRetriever(BaseRetriever):
+    """A retriever whose fields can be changed later, also in a copy: what is made of them is made again."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields:
+            self._change({name: value})
+        else:
+            super().__setattr__(name, value)
+
+    def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy; what is changed in it is checked, and takes effect."""
+        fields = type(self).model_fields
+        changed = dict(update or {})
+        if self.model_config.get("extra") == "forbid":
+            refuse_settings(type(self).__name__, changed, fields)
+        others = {name: changed.pop(name) for name in [*changed] if name not in fields}
+        copied = super().model_copy(update=others, deep=deep)
+        copied._change(changed)  # noqa: SLF001
+        return copied
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        """Set fields."""
+        for name, value in settings.items():
+            super().__setattr__(name, value)
+
+
+class ParentRetriever(ChangeableRetriever):
     """`BaseRetriever.invoke`, with the config (`configurable`, `max_concurrency`) passed on to the children.
 
     The tracing parameters (`ls_retriever_name`) stay with this run, so that children show only their own.
@@ -99,7 +126,7 @@ def child_config(config: RunnableConfig, run: RunManager, place: int, /, *, arm:
     return child  # type: ignore[return-value]
 
 
-class SearchRetriever(BaseRetriever):
+class SearchRetriever(ChangeableRetriever):
     """A retriever with a search of its own, in steps that sync and async code share.
 
     A subclass that overrides only the sync search gets it in both: otherwise code such as a per-user filter in

@@ -50,6 +50,8 @@ _LEXICAL = {
     "bm25_params": "params",
 }
 """Settings of the lexical engine, and their names in LexicalSettings."""
+_INDEXED = frozenset({*_LEXICAL, "documents", "fields", "persist_path", "memory"})
+"""Fields that the index is made of."""
 
 log = logging.getLogger(__name__)
 
@@ -111,18 +113,43 @@ class BM25Retriever(SearchRetriever):
                 log.warning("%s ignores unknown settings: %s", type(self).__name__, ", ".join(ignored))
             if "k" in settings:
                 settings["k"] = _coerced(settings["k"])
-            lexical = _checked(settings)
+            _checked(settings)
             with clear_errors():
                 super().__init__(**settings)
-            if self.memory is not None:
-                return
             if vectorizer is not None:
-                self.preprocess_func = self.preprocess_func or str.split  # the original's default
-                self.built = Built(_GivenVectorizer(vectorizer, self.documents or [], self.preprocess_func), ())
-            else:
-                self.built = self._build(lexical)
-                self.preprocess_func = self.preprocess_func or lexical.analyzer
-            self.documents = None  # the corpus has them
+                self._rank_by(vectorizer, self.documents or [], self.preprocess_func)
+            elif self.memory is None:
+                lexical = _checked({name: getattr(self, name) for name in BM25Retriever.model_fields})
+                super()._change(
+                    {"built": self._build(lexical), "preprocess_func": lexical.analyzer, "documents": None}
+                )  # the index has the documents
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        """Set fields; the documents are indexed again where their index depends on them."""
+        before, documents = self.built, settings.get("documents")
+        if _INDEXED.isdisjoint(settings) or (before is None and self.memory is None):  # else the index is made later
+            super()._change(settings)
+            return
+        if before is not None and isinstance(before.index, _GivenVectorizer):
+            super()._change({**settings, "documents": None})
+            items = before.index.items if documents is None else documents
+            self._rank_by(before.index.vectorizer, items, self.preprocess_func)
+            return
+        given = {name: getattr(self, name) for name in BM25Retriever.model_fields}
+        if self.persist_path is not None or settings.get("persist_path") is not None:
+            if documents is not None:
+                raise ConfigError("documents in a file cannot be replaced as a whole: use add_documents and delete")
+            given["documents"] = self.docs  # the file has them, and keeps them
+        made = BM25Retriever(**{**given, **settings})
+        super()._change({**settings, "built": made.built, "preprocess_func": made.preprocess_func, "documents": None})
+
+    def _rank_by(
+        self, vectorizer: Any, documents: Sequence[Document], terms: Callable[[str], list[str]] | None
+    ) -> None:
+        """Rank by a vectorizer of the user's own; terms are the original's by default."""
+        terms = terms or str.split
+        built = Built(_GivenVectorizer(vectorizer, documents, terms), ())
+        super()._change({"built": built, "preprocess_func": terms, "documents": None})
 
     def _build(self, lexical: LexicalSettings) -> Built:
         before = None if self.documents is not None else self.built
@@ -176,11 +203,15 @@ class BM25Retriever(SearchRetriever):
         items: list[Document] = self.built.index.items
         return items
 
+    @docs.setter
+    def docs(self, documents: Iterable[Document]) -> None:
+        self._change({"documents": list(documents)})
+
     @property
     def vectorizer(self) -> Any:
         """An object with rank-bm25's `get_scores(terms)` and `get_top_n(terms, documents, n)`, over `docs`.
 
-        It is the one that was given, rank-bm25's own with that engine, else `CorpusScores` with our scores.
+        It is the one that was given or set, rank-bm25's own with that engine, else `CorpusScores` with our scores.
         """
         if self.built is None:
             return None
@@ -190,6 +221,10 @@ class BM25Retriever(SearchRetriever):
         if isinstance(index.index, RankBM25Index):
             return index.index.vectorizer
         return CorpusScores(index)
+
+    @vectorizer.setter
+    def vectorizer(self, vectorizer: Any) -> None:
+        self._rank_by(vectorizer, self.docs, _given_terms(self.preprocess_func, self.built))
 
     def add_documents(self, documents: Sequence[Document], /) -> list[str]:
         """Add documents, or replace those of the same id; returns the ids to delete them by."""
@@ -211,7 +246,7 @@ class BM25Retriever(SearchRetriever):
         if self.built is None:
             raise ConfigError("this BM25Retriever has no documents of its own: change them in its memory")
         if isinstance(self.built.index, _GivenVectorizer):
-            raise ConfigError("a BM25Retriever with a vectorizer= of its own cannot be changed: make a new one")
+            raise ConfigError("a BM25Retriever with a vectorizer of its own cannot be changed: set docs and vectorizer")
         corpus: LexicalCorpus[Document] = self.built.index
         return corpus
 
@@ -314,6 +349,12 @@ def _document(value: Any) -> Document:
     return Document(value["text"], metadata=value["metadata"], id=value["id"])
 
 
+def _given_terms(terms: Callable[[str], list[str]] | None, built: Built | None) -> Callable[[str], list[str]] | None:
+    """The user's function to terms; None for the default, which a retriever has in `preprocess_func` too."""
+    lexical: LexicalSettings | None = built.settings[0] if built is not None and built.settings else None
+    return None if lexical is not None and lexical.terms is None and terms == lexical.analyzer else terms
+
+
 def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
     given = {name: settings[name] for name in _LEXICAL if settings.get(name) is not None}
     if settings.get("memory") is not None:
@@ -325,8 +366,8 @@ def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
     check_fields(settings.get("fields"))
     if settings.get("filter") is not None and not callable(settings["filter"]):
         check_of(settings["filter"])
-    terms = given.pop("preprocess_func", None)
+    terms = _given_terms(given.pop("preprocess_func", None), settings.get("built"))
     lexical = LexicalSettings(**{_LEXICAL[name]: value for name, value in given.items()}, pad=True)
-    if terms is None or terms == lexical.analyzer:  # the default, as a retriever made from another's fields has it
+    if terms is None:
         return lexical
     return LexicalSettings(**{_LEXICAL[name]: value for name, value in given.items()}, terms=terms, pad=True)

@@ -135,27 +135,13 @@ class FusionRetriever(ParentRetriever):
                 super().__init__(**{**settings, "c": setup.recipe.c, "mode": setup.recipe.mode})
             self._setup = setup
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Settings can be changed later, and are checked then too."""
-        if name in _SETUP:
-            self._change({name: value})
-        else:
-            super().__setattr__(name, value)
-
-    def model_copy(self: Self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy; what is changed in it is checked, and takes effect."""
-        refuse_settings(type(self).__name__, update or {}, type(self).model_fields)
-        copied = super().model_copy(deep=deep)
-        copied._change(update or {})  # noqa: SLF001
-        return copied
-
     def _change(self, settings: Mapping[str, Any]) -> None:
+        """Set fields, and check and put together all settings."""
         given = {name: getattr(self, name) for name in _SETUP}
         if "recipe" in settings or "memory" in settings:  # each brings its own
             given.update(c=None, mode=None)
         setup = _setup({**given, **settings})
-        for name, value in {**settings, "_setup": setup, "c": setup.recipe.c, "mode": setup.recipe.mode}.items():
-            super().__setattr__(name, value)
+        super()._change({**settings, "_setup": setup, "c": setup.recipe.c, "mode": setup.recipe.mode})
 
     def _current(self) -> _Setup:
         """The checked settings; lists and dicts that were changed in place are checked again and take effect."""

@@ -59,6 +59,7 @@ __all__ = ["GraphRetriever"]
 Self = TypeVar("Self", bound="GraphRetriever")
 _MEMORY_CALL = ("k", "filter", "hops", "decay", "direction", "weights", "as_of", "namespace")
 _CALL = (*_MEMORY_CALL, "edges", "with_scores")
+_SET_UP = frozenset({"documents", "seed", "graph", "thread_key", "links_key", "title_key", "id_key"})
 _FETCH = ("get_by_ids", "mget")
 
 
@@ -145,11 +146,21 @@ class GraphRetriever(SearchRetriever):
             _check(type(self), settings)
             with clear_errors():
                 super().__init__(**settings)
-            if self.seed is not None:
-                self._arm = next(iter(arms_of([self.seed]).values()))
-            if self.documents is not None or self.built is not None:
-                self.built = self._build()
-                self.documents = None  # the corpus has them
+            self._set_up()
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        """Set fields, which are checked as in the constructor; what is made of them is made again."""
+        given = {name: getattr(self, name) for name in GraphRetriever.model_fields}
+        _check(type(self), {**given, **settings})
+        super()._change(settings)
+        if not _SET_UP.isdisjoint(settings):
+            self._set_up()
+
+    def _set_up(self) -> None:
+        """The seed retriever as an arm, and the graph of the documents."""
+        self._arm = None if self.seed is None else next(iter(arms_of([self.seed]).values()))
+        if self.documents is not None or self.built is not None:
+            super()._change({"built": self._build(), "documents": None})  # the graph has the documents
 
     def _build(self) -> Built:
         settings = (self.graph, self.thread_key, self.links_key, self.title_key, self.id_key, self.seed is None)

@@ -153,7 +153,7 @@ class MemoryMiddleware(_Base):
         present = {normalized(_text(message)) for message in request.messages}
         fresh = [result for result in results if normalized(result.text) not in present][: self._k]
         recalled = [memory for memory in with_surroundings(fresh) if normalized(memory.text) not in present]
-        text = block(recalled, tokens=self._budget)
+        text = block(recalled, tokens=self._budget, first={result.id for result in fresh})
         if not text:
             return request
         places = [at for at, message in enumerate(request.messages) if isinstance(message, HumanMessage)]

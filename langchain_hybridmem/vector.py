@@ -42,6 +42,7 @@ __all__ = ["VectorRetriever"]
 Self = TypeVar("Self", bound="VectorRetriever")
 Scored = list[tuple[Document, float | None]]
 SearchType = Literal["similarity", "similarity_score_threshold", "mmr"]
+_CHECKED = ("vectorstore", "memory", "texts", "k", "search_type", "search_kwargs")
 _CALL = ("k", "filter", "score_threshold", "with_scores", "as_of", "namespace")
 
 
@@ -101,6 +102,11 @@ class VectorRetriever(SearchRetriever):
             _check_settings(type(self), settings)
             with clear_errors():
                 super().__init__(**settings)
+
+    def _change(self, settings: Mapping[str, Any]) -> None:
+        """Set fields, which are checked as in the constructor."""
+        _check_settings(type(self), {**{name: getattr(self, name) for name in _CHECKED}, **settings})
+        super()._change(settings)
 
     # --- constructors
 

@@ -130,7 +130,7 @@ class HybridVectorStore(VectorStore):
         """The k best documents with their fused scores: between 0 and 1, higher is better."""
         refuse_keywords("similarity_search_with_score", kwargs, _SEARCHING)
         results = self.memory.search(query, k=k, filter=filter, **self._how(kwargs))
-        return self._filled(query, results, k, filter, kwargs)
+        return _scored(self._filled(query, results, k, filter, kwargs))
 
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, filter: Filter | None = None, **kwargs: Unpack[HybridCall]
@@ -138,27 +138,27 @@ class HybridVectorStore(VectorStore):
         """The same without blocking the event loop."""
         refuse_keywords("asimilarity_search_with_score", kwargs, _SEARCHING)
         results = await self.memory.asearch(query, k=k, filter=filter, **self._how(kwargs))
-        filled: list[tuple[Document, float]] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
-        return filled
+        filled: list[Result] = await in_thread(lambda: self._filled(query, results, k, filter, kwargs))
+        return _scored(filled)
 
     def _how(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"recipe": self._recipe, **given}
 
     def _filled(
         self, query: str, results: Sequence[Result], k: int, filter: Filter | None, how: Mapping[str, Any]
-    ) -> list[tuple[Document, float]]:
+    ) -> list[Result]:
         """The results and, where the recipe's gate left fewer than k, the nearest other documents with score 0.
 
         A vector store gives k documents whenever it has them. `min_confidence` and `tokens` ask for fewer.
         """
-        scored = _scored(results)
+        filled = list(results)
         wanted = how.get("min_confidence") is None and how.get("tokens") is None and bool(query.strip())
-        if len(scored) < k and wanted and self.memory.embedder is not None:
+        if len(filled) < k and wanted and self.memory.embedder is not None:
             known = {result.id for result in results}
             vector = self.memory.embedder.query(query)
             nearest = self.memory.nearest(vector, k=k, filter=filter, as_of=how.get("as_of"))
-            scored += [(_document(one.memory), 0.0) for one in nearest if one.id not in known][: k - len(scored)]
-        return scored
+            filled += [replace(one, score=0.0) for one in nearest if one.id not in known][: k - len(filled)]
+        return filled
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
@@ -208,7 +208,8 @@ class HybridVectorStore(VectorStore):
         if self.memory.embedder is None:
             raise ConfigError("max_marginal_relevance_search needs vectors: this memory has no embedder")
         results = self.memory.search(query, k=fetch_k, filter=filter, **self._how(kwargs))
-        return self._diverse(self.memory.embedder.query(query), results, k, lambda_mult)
+        candidates = self._filled(query, results, k, filter, kwargs)
+        return self._diverse(self.memory.embedder.query(query), candidates, k, lambda_mult)
 
     async def amax_marginal_relevance_search(  # type: ignore[override]
         self,

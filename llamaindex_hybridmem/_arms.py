@@ -228,11 +228,11 @@ def _store_request(retriever: Any, query: ArmQuery) -> tuple[Any, Check | None, 
         own._similarity_top_k = max(query.k, own._similarity_top_k)  # noqa: SLF001
     if query.filter is None:
         return own, None, convert
-    handed, complete = store_filters(store, query.filter, query.filters)
+    handed = store_filters(store, query.filter, query.filters)
     joined = None if handed is None else both(own._filters, handed)  # noqa: SLF001
     if joined is not None:
         own._filters = joined  # noqa: SLF001
-    return own, None if joined is not None and complete else check_of(query.filter), convert
+    return own, check_of(query.filter), convert
 
 
 def check_of(filter: Mapping[str, Any], /) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
+from hybridmem.core.forks import guard
 from hybridmem.errors import MissingExtraError
 from hybridmem.retrievers.lexical import LexicalHit
 
-__all__ = ["Bm25sCorpus"]
+__all__ = ["Bm25sCorpus", "english_stemmer"]
 
 
 class Bm25sCorpus:
@@ -33,19 +35,23 @@ class Bm25sCorpus:
         self._bm25s = _load()
         self._stemmer, self._language, self._pattern = stemmer, language, token_pattern
         self._skip_stemming, self._mode = skip_stemming, metadata_mode
-        if existing is not None:
+        if existing is not None and existing.corpus is not None:
             nodes = [metadata_dict_to_node(one) for one in existing.corpus]
         self._nodes = {node.id_: node for node in nodes}
+        self.given = existing
+        """The user's own index, until the nodes change."""
         self._index = existing
+        self._lock = guard(threading.Lock())
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_bm25s", "_index")}
+        left = ("_bm25s", "_index", "_lock")
+        return {name: value for name, value in vars(self).items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _bm25s=_load(), _index=None)
+        vars(self).update(state, _bm25s=_load(), _index=state["given"], _lock=guard(threading.Lock()))
 
     @property
     def items(self) -> list[BaseNode]:
@@ -55,31 +61,39 @@ class Bm25sCorpus:
     @property
     def bm25(self) -> Any:
         """The `bm25s.BM25` over the current nodes."""
-        if self._index is None:
-            texts = [node.get_content(metadata_mode=self._mode) for node in self._nodes.values()]
-            self._index = self._bm25s.BM25()
-            self._index.index(self._tokens(texts, stopwords=self._language), show_progress=False)
-        return self._index
+        return self._indexed()[1]
+
+    def _indexed(self) -> tuple[list[BaseNode], Any]:
+        """The current nodes and the index over them."""
+        with self._lock:
+            nodes = self.items
+            if self._index is None:
+                texts = [node.get_content(metadata_mode=self._mode) for node in nodes]
+                self._index = self._bm25s.BM25()
+                self._index.index(self._tokens(texts, stopwords=self._language), show_progress=False)
+            return nodes, self._index
 
     def _tokens(self, texts: str | list[str], **settings: Any) -> Any:
-        stemmer = None if self._skip_stemming else self._stemmer or _english()
+        stemmer = None if self._skip_stemming else self._stemmer or english_stemmer()
         settings.update(stemmer=stemmer, token_pattern=self._pattern, show_progress=False)
         return self._bm25s.tokenize(texts, **settings)
 
     def put(self, rows: Iterable[tuple[str | None, Mapping[str, str], BaseNode]], /) -> list[str]:
         """Add nodes, or replace those of the same id; returns their ids."""
         nodes = [node for _, _, node in rows]
-        for node in nodes:
-            self._nodes.pop(node.id_, None)
-            self._nodes[node.id_] = node
-        self._index = None
+        with self._lock:
+            for node in nodes:
+                self._nodes.pop(node.id_, None)
+                self._nodes[node.id_] = node
+            self._index = self.given = None
         return [node.id_ for node in nodes]
 
     def remove(self, keys: Iterable[str], /) -> int:
         """Remove nodes; returns how many there were."""
-        gone = [key for key in dict.fromkeys(keys) if self._nodes.pop(key, None) is not None]
-        if gone:
-            self._index = None
+        with self._lock:
+            gone = [key for key in dict.fromkeys(keys) if self._nodes.pop(key, None) is not None]
+            if gone:
+                self._index = self.given = None
         return len(gone)
 
     def search(
@@ -92,9 +106,9 @@ class Bm25sCorpus:
         weights: Sequence[int] | None = None,
     ) -> list[LexicalHit]:
         """The k best nodes that pass the check, with weighted scores; like the original's, they may score 0."""
-        nodes = self.items
-        if not nodes:
+        if not self._nodes:
             return []
+        nodes, index = self._indexed()
         mask = None if weights is None else np.array(weights)
         if check is not None:
             passing = np.array([int(check(node)) for node in nodes])
@@ -102,7 +116,7 @@ class Bm25sCorpus:
             k = min(k, int(passing.sum()))
         if k == 0:
             return []
-        places, scores = self.bm25.retrieve(
+        places, scores = index.retrieve(
             self._tokens(query),
             corpus=np.arange(len(nodes)),
             k=min(k, len(nodes)),
@@ -121,7 +135,8 @@ def _load() -> Any:
     return bm25s
 
 
-def _english() -> Any:
+def english_stemmer() -> Any:
+    """PyStemmer's English stemmer, which LlamaIndex's BM25Retriever uses by default."""
     try:
         import Stemmer
     except ImportError as error:

@@ -38,6 +38,7 @@ __all__ = [
     "node_source",
     "node_text",
     "notes_of",
+    "own_copy",
     "rescored",
     "scored_nodes",
     "to_memory",
@@ -249,6 +250,18 @@ def fused_nodes(rows: Iterable[tuple[BaseNode, float]], why: Why, /) -> list[Fus
         _set_fields(one, {"node": node, "score": score, _WHY: why})
         made.append(one)
     return made
+
+
+def own_copy(node: BaseNode, /) -> BaseNode:
+    """A copy that a caller may change: postprocessors replace texts and metadata of the nodes that they get."""
+    return node.model_copy(
+        update={
+            "metadata": dict(node.metadata),
+            "relationships": dict(node.relationships),
+            "excluded_embed_metadata_keys": list(node.excluded_embed_metadata_keys),
+            "excluded_llm_metadata_keys": list(node.excluded_llm_metadata_keys),
+        }
+    )
 
 
 def scored_nodes(rows: Iterable[tuple[BaseNode, float | None]], /) -> list[NodeWithScore]:

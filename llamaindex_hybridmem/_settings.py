@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BM25DefaultsSettings",
+    "BM25FolderSettings",
     "BM25Settings",
+    "BM25sFiles",
     "Filters",
     "FusionCall",
     "GraphSearchSettings",
@@ -100,6 +102,18 @@ class BM25Settings(BM25DefaultsSettings, total=False):
     skip_stemming: bool
     token_pattern: str | None
     verbose: bool
+
+
+class BM25sFiles(TypedDict, total=False):
+    """Options of the files of the bm25s library, which we ignore: ours is one SQLite file."""
+
+    allow_pickle: bool
+    mmap: bool
+    show_progress: bool
+
+
+class BM25FolderSettings(BM25Settings, BM25sFiles, total=False):
+    """Settings of `BM25Retriever.from_persist_dir`."""
 
 
 class VectorSettings(MemorySettings, total=False):

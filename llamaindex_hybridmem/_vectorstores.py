@@ -99,14 +99,22 @@ def _name(key: str) -> str:
 
 
 def to_metadata_filters(filter: Mapping[str, Any], /) -> MetadataFilters | None:
-    """The same filter for a LlamaIndex vector store, or None when it is more than a list of plain comparisons."""
+    """The same filter for a LlamaIndex vector store, or None when it is more than a list of plain comparisons.
+
+    All of them must hold, or one of them where the filter is a single `$or`.
+    """
+    if list(filter) == ["$or"]:
+        parts = [to_metadata_filters(part) for part in filter["$or"]]
+        choices = [part.filters[0] for part in parts if part is not None and len(part.filters) == 1]
+        return MetadataFilters(filters=choices, condition=FilterCondition.OR) if len(choices) == len(parts) else None
     tests: list[MetadataFilter | MetadataFilters] = []
     for key, condition in filter.items():
         if key == "$and":
-            parts = [to_metadata_filters(part) for part in condition]
-            if any(part is None for part in parts):
-                return None
-            tests += [test for part in parts if part is not None for test in part.filters]
+            for part in condition:
+                inner = to_metadata_filters(part)
+                if inner is None or inner.condition != FilterCondition.AND:
+                    return None
+                tests += inner.filters
             continue
         wanted = condition if isinstance(condition, Mapping) else {"$eq": condition}
         if key.startswith("$") or key in _NO_METADATA or not all(_plain(op, value) for op, value in wanted.items()):
@@ -125,7 +133,7 @@ def _test(key: str, op: str, value: Any) -> MetadataFilter:
 def _plain(op: str, value: Any) -> bool:
     if op in ("$in", "$nin"):
         kinds = {type(item) for item in value}
-        return kinds in ({str}, {int}, {float})
+        return kinds in ({str}, {int})  # Qdrant takes no floats here
     if op in RANGES:  # a range of texts may be one of times, and some stores know none
         return type(value) in (int, float)
     return op in _BACK and type(value) in (str, int, float)
@@ -143,22 +151,20 @@ def both(one: MetadataFilters | None, two: MetadataFilters, /) -> MetadataFilter
 
 def store_filters(
     vector_store: Any, filter: Mapping[str, Any], given: MetadataFilters | None, /
-) -> tuple[MetadataFilters | None, bool]:
-    """The filters to hand to a vector store, if any, and whether its results need no check.
+) -> MetadataFilters | None:
+    """The filters to hand to a vector store, if any; its results are checked with the filter afterwards.
 
-    A store gets a filter that we translated only when we know how it evaluates it, and `MetadataFilters` that the user
-    gave unless it takes none at all. Its results are checked, except for filters of the user in a store that we know.
+    A store that we know gets comparisons that it evaluates as we do, whoever wrote the filter: LlamaIndex's operators
+    mean something else in each store. Another store gets the `MetadataFilters` that the user gave.
     """
     names = {cls.__name__ for cls in type(vector_store).__mro__}
     if names & _WITHOUT_FILTERS:
-        return None, False
+        return None
     known = next((_TRANSLATED[name] for name in names if name in _TRANSLATED), None)
-    if given is not None:
-        return given, known is not None
-    handed = None if known is None else to_metadata_filters(filter)
-    if handed is None or known is None or not all(_operator(test) in known for test in handed.filters):
-        return None, False
-    return handed, False
+    if known is None:
+        return given
+    handed = to_metadata_filters(filter)
+    return handed if handed is not None and all(_operator(test) in known for test in handed.filters) else None
 
 
 def _operator(test: MetadataFilter | MetadataFilters) -> str:

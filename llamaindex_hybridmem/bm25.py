@@ -29,13 +29,13 @@ from hybridmem.retrievers.lexical import (
     pattern_terms,
 )
 from hybridmem.retrievers.lexical_file import LexicalFile
-from hybridmem.retrievers.options import refuse_settings
+from hybridmem.retrievers.options import refuse_keywords, refuse_settings
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
-from llamaindex_hybridmem._bm25s import Bm25sCorpus
+from llamaindex_hybridmem._bm25s import Bm25sCorpus, english_stemmer
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
-from llamaindex_hybridmem._conversion import scored_nodes
+from llamaindex_hybridmem._conversion import own_copy, scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
     from hybridmem.memory.memory import HybridMemory
-    from llamaindex_hybridmem._settings import BM25DefaultsSettings, BM25Settings, MemorySettings, WordStemmer
+    from llamaindex_hybridmem._settings import (
+        BM25DefaultsSettings,
+        BM25FolderSettings,
+        BM25Settings,
+        BM25sFiles,
+        MemorySettings,
+        WordStemmer,
+    )
 
 __all__ = ["BM25Retriever"]
 
@@ -52,6 +59,8 @@ Engine = Literal["hybridmem", "fts5", "rank-bm25", "bm25s"]
 _FILE = "bm25.sqlite"
 _ORIGINAL = "retriever.json"
 """The file that LlamaIndex's BM25Retriever writes beside its index."""
+_FILES = ("allow_pickle", "mmap", "show_progress")
+"""Options of the files of bm25s: ours is one SQLite file."""
 _PATTERN = r"(?u)\b\w\w+\b"
 _CODES = {
     "da": "danish", "de": "german", "en": "english", "en_plus": "english", "es": "spanish", "fi": "finnish",
@@ -111,7 +120,7 @@ class BM25Retriever(SearchRetriever):
         refuse_settings(type(self).__name__, unknown, list(inspect.signature(BM25Retriever.__init__).parameters)[1:-1])
         if tokenizer is not None:
             log.warning("tokenizer is ignored, as LlamaIndex's BM25Retriever does: use preprocess_func")
-        self.stemmer, self.skip_stemming, self.token_pattern = stemmer, skip_stemming, token_pattern or _PATTERN
+        self._stemmer, self._preprocess_func, self._path = stemmer, preprocess_func, persist_path
         self._fields = check_fields(fields)
         self._mode = metadata_mode
         self._memory = memory
@@ -120,34 +129,52 @@ class BM25Retriever(SearchRetriever):
         self._stored.update(skip_stemming=skip_stemming, token_pattern=token_pattern, bm25_variant=bm25_variant)
         self._stored.update(bm25_params=None if bm25_params is None else dict(bm25_params), fields=self._fields)
         self._stored["metadata_mode"] = metadata_mode.value
-        if engine == "bm25s" or existing_bm25 is not None:
-            self._nodes = self._bm25s_corpus(nodes, existing_bm25, language or "en")
-        else:
-            named = _CODES.get(language or "", language)
-            terms = preprocess_func or _terms(named, stemmer, token_pattern, skip_stemming=skip_stemming)
-            variant = None if bm25_variant == "okapi" else bm25_variant
-            lexical = LexicalSettings(engine, k1, b, named, terms, variant, bm25_params)
-            if memory is None:
-                self._nodes = LexicalCorpus.at(persist_path, lexical, write=doc_to_json, read=json_to_doc)
-                self._nodes.begin(self._rows(nodes or ()))
-            elif nodes is not None or persist_path is not None or lexical != LexicalSettings() or self._fields:
-                raise ConfigError("nodes, files and lexical settings do not go with a memory, which has its own")
+        if memory is None:
+            self._nodes = self._indexed(nodes or (), existing_bm25)
+        elif nodes is not None or persist_path is not None or self._lexical() != LexicalSettings() or self._fields:
+            raise ConfigError("nodes, files and lexical settings do not go with a memory, which has its own")
         self.corpus_weight_mask = None if corpus_weight_mask is None else list(corpus_weight_mask)
         more: Any = {"as_of": as_of, "namespace": namespace}
         settings = Settings().changed(similarity_top_k=similarity_top_k or None, filters=filters, **more)
         self._settings = self._checked(settings if similarity_top_k else settings._replace(k=0))
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
-    def _bm25s_corpus(self, nodes: Sequence[BaseNode] | None, existing: Any, language: str) -> Bm25sCorpus:
+    def _lexical(self) -> LexicalSettings:
+        """The settings of the lexical engine."""
+        stored = self._stored
+        named = _CODES.get(stored["language"] or "", stored["language"])
+        given = self._preprocess_func
+        skip_stemming = stored["skip_stemming"]
+        terms = given or _terms(named, self._stemmer, stored["token_pattern"], skip_stemming=skip_stemming)
+        variant = None if stored["bm25_variant"] == "okapi" else stored["bm25_variant"]
+        return LexicalSettings(
+            stored["engine"], stored["k1"], stored["b"], named, terms, variant, stored["bm25_params"]
+        )
+
+    def _indexed(self, nodes: Sequence[BaseNode], existing: Any = None) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
+        """The nodes in an index of the chosen engine, or of the user's own index."""
+        if self._stored["engine"] == "bm25s" or existing is not None:
+            return self._bm25s_corpus(nodes, existing)
+        corpus = LexicalCorpus.at(self._path, self._lexical(), write=doc_to_json, read=json_to_doc)
+        corpus.begin(self._rows(nodes))
+        return corpus
+
+    def _bm25s_corpus(self, nodes: Sequence[BaseNode], existing: Any = None) -> Bm25sCorpus:
         return Bm25sCorpus(
-            list(nodes or ()),
+            nodes,
             existing,
-            stemmer=self.stemmer,
-            language=language,
+            stemmer=self._stemmer,
+            language=self.language,
             skip_stemming=self.skip_stemming,
             token_pattern=self.token_pattern,
             metadata_mode=self._mode,
         )
+
+    def _change_words(self, **changed: Any) -> None:
+        """Change settings of the words that are searched; the nodes are indexed again."""
+        corpus = self._corpus()
+        self._stored.update(changed)
+        self._nodes = self._indexed(corpus.items, corpus.given if isinstance(corpus, Bm25sCorpus) else None)
 
     # --- constructors
 
@@ -192,15 +219,18 @@ class BM25Retriever(SearchRetriever):
 
     @classmethod
     def from_persist_dir(
-        cls, path: str | Path, encoding: str = "utf-8", **settings: Unpack[BM25Settings]
+        cls, path: str | Path, encoding: str = "utf-8", **settings: Unpack[BM25FolderSettings]
     ) -> BM25Retriever:
         """What `persist` wrote, with its settings; later changes are written there too.
 
         Functions (`preprocess_func`, a `stemmer`) cannot be stored and have to be given again. A folder that
-        LlamaIndex's BM25Retriever wrote is read too: its nodes, `similarity_top_k` and mask.
+        LlamaIndex's BM25Retriever wrote is read too: its nodes, `similarity_top_k` and mask. Options of bm25s's files,
+        such as `mmap`, are ignored.
         """
         folder = Path(path)
         file = folder / _FILE
+        for name in _FILES:
+            settings.pop(name, None)  # type: ignore[misc]
         if file.exists():
             stored = LexicalFile(file, write=doc_to_json, read=json_to_doc).settings()
             stored["metadata_mode"] = MetadataMode(stored.get("metadata_mode", MetadataMode.EMBED.value))
@@ -225,8 +255,9 @@ class BM25Retriever(SearchRetriever):
             "corpus_weight_mask": self.corpus_weight_mask,
         }
 
-    def persist(self, path: str | Path, encoding: str = "utf-8") -> None:  # noqa: ARG002
-        """Write nodes, index and settings into a folder, as they are now."""
+    def persist(self, path: str | Path, encoding: str = "utf-8", **ignored: Unpack[BM25sFiles]) -> None:  # noqa: ARG002
+        """Write nodes, index and settings into a folder, as they are now. Options of bm25s's files are ignored."""
+        refuse_keywords("persist", ignored, ("path", "encoding", *_FILES))
         corpus, folder = self._corpus(), Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         settings = {**self._stored, **self.get_persist_args()}
@@ -256,12 +287,48 @@ class BM25Retriever(SearchRetriever):
         return self._stored["language"] or "en"
 
     @property
+    def stemmer(self) -> WordStemmer:
+        """The stemmer of words. Setting it, `skip_stemming` or `token_pattern` indexes the nodes again."""
+        if self._stemmer is not None:
+            return self._stemmer
+        return english_stemmer() if self._stored["engine"] == "bm25s" else _OurStemmer(self._lexical().language)
+
+    @stemmer.setter
+    def stemmer(self, stemmer: WordStemmer | None) -> None:
+        self._stemmer = stemmer
+        self._change_words()
+
+    @property
+    def skip_stemming(self) -> bool:
+        """Whether words are searched as they are."""
+        skip: bool = self._stored["skip_stemming"]
+        return skip
+
+    @skip_stemming.setter
+    def skip_stemming(self, skip: bool) -> None:
+        self._change_words(skip_stemming=skip)
+
+    @property
+    def token_pattern(self) -> str:
+        """The pattern of words that LlamaIndex's class uses; our own engine follows it once it is given."""
+        return self._stored["token_pattern"] or _PATTERN
+
+    @token_pattern.setter
+    def token_pattern(self, pattern: str) -> None:
+        self._change_words(token_pattern=pattern)
+
+    @property
     def bm25(self) -> Any:
-        """A `bm25s.BM25` over the nodes, as the original has it; with another engine one is made for each access."""
+        """A `bm25s.BM25` over the nodes, as the original has it; with another engine one is made for each access.
+
+        Setting it makes that index, which must be over the same nodes, the one that is searched.
+        """
         corpus = self._corpus()
-        if isinstance(corpus, Bm25sCorpus):
-            return corpus.bm25
-        return self._bm25s_corpus(corpus.items, None, self.language).bm25
+        return corpus.bm25 if isinstance(corpus, Bm25sCorpus) else self._bm25s_corpus(corpus.items).bm25
+
+    @bm25.setter
+    def bm25(self, index: Any) -> None:
+        self._nodes = self._bm25s_corpus(self.nodes, index)
 
     @property
     def similarity_top_k(self) -> int:
@@ -316,7 +383,20 @@ class BM25Retriever(SearchRetriever):
         else:
             job = Job("bm25", partial(_masked, corpus, mask, query, **how))
         hits = yield from one_job(job)
-        return scored_nodes([(hit.item, hit.score) for hit in hits])
+        return scored_nodes([(own_copy(hit.item), hit.score) for hit in hits])
+
+
+class _OurStemmer:
+    """The stemmer of our analyzer with PyStemmer's methods."""
+
+    def __init__(self, language: str | None) -> None:
+        self._analyzer = Analyzer(language=language or "english")
+
+    def stemWord(self, word: str, /) -> str:  # noqa: N802 - PyStemmer's name
+        return self._analyzer.stemmed(word)
+
+    def stemWords(self, words: Sequence[str], /) -> list[str]:  # noqa: N802
+        return list(map(self.stemWord, words))
 
 
 def _k(call: Settings) -> int:

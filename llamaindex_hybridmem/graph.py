@@ -41,10 +41,10 @@ from hybridmem.retrievers.graph import (
     seed_scores,
 )
 from hybridmem.retrievers.metadata_edges import values_in
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings
+from hybridmem.retrievers.options import refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
-from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, to_memory, to_node
+from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, own_copy, to_memory, to_node
 from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GraphRetriever"]
 
-_MEMORY_CALL = ("similarity_top_k", "filters", "hops", "decay", "direction", "weights", "as_of", "namespace")
-_CALL = (*_MEMORY_CALL, "edges")
 
 _RELATIONS = {
     NodeRelationship.NEXT: ("next", False),
@@ -253,11 +251,19 @@ class GraphRetriever(SearchRetriever):
 
         `as_of` and `namespace` are for a memory.
         """
-        refuse_keywords("retrieve", unknown, _CALL)
-        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
-        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
-        with self._calling(self._settings.changed(**own, **more)):
-            return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
+        return self._answer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            hops=hops,
+            decay=decay,
+            direction=direction,
+            weights=weights,
+            edges=edges,
+        )
 
     async def aretrieve(  # type: ignore[override]
         self,
@@ -275,11 +281,19 @@ class GraphRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        refuse_keywords("retrieve", unknown, _CALL)
-        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
-        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
-        with self._calling(self._settings.changed(**own, **more)):
-            return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
+        return await self._aanswer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            hops=hops,
+            decay=decay,
+            direction=direction,
+            weights=weights,
+            edges=edges,
+        )
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:
         return _results(query_bundle, drive(self._steps(query_bundle, self._call())))
@@ -357,7 +371,7 @@ def _results(bundle: QueryBundle, hits: Sequence[GraphHit]) -> list[FusedNode]:
     paths = {hit.item.id_: hit.activation for hit in hits}
     lines = {hit.item.id_: hit.line for hit in hits}
     why = Why(partial(explain_paths, bundle.query_str, paths, lines))
-    return fused_nodes([(hit.item, hit.activation.value) for hit in hits], why)
+    return fused_nodes([(own_copy(hit.item), hit.activation.value) for hit in hits], why)
 
 
 def _scores_of(hits: ArmHits) -> dict[str, float]:

@@ -11,7 +11,7 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
 from hybridmem.errors import ConfigError
-from hybridmem.memory.results import block, message_memory, shortened
+from hybridmem.memory.results import block, message_memory, shortened, with_surroundings
 from hybridmem.retrievers.options import refuse_settings
 from hybridmem.text.conversation import recall_query
 from llamaindex_hybridmem._settings import check_k
@@ -47,9 +47,9 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     similarity_top_k: int = Field(default=8, description="How many memories are recalled.")
     shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
     retrieval_context_window: int = Field(default=2, description="How many user messages make the query at most.")
-    token_budget: int | None = Field(default=None, description="How many tokens the block may have; None: no limit.")
+    token_budget: int | None = Field(default=1_000, description="How many tokens the block may have; None: no limit.")
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
-    search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `memory.search`: filter, recipe…")
+    search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `search`: filter, context…")
 
     if not TYPE_CHECKING:  # type checkers read the fields above
 
@@ -98,7 +98,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
         how = {"k": self.similarity_top_k, **self.search_kwargs}
         how.update({name: block_kwargs[name] for name in _ASKED if name in block_kwargs})
         results = await self.session(session_id).asearch(query, **how)
-        return block((result.memory for result in results), tokens=self.token_budget)
+        return block(with_surroundings(results), tokens=self.token_budget, first={result.id for result in results})
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Leave out the least relevant memories, which come last, until enough tokens are saved."""

@@ -1,6 +1,8 @@
 """Every example runs as a user would run it, offline and in an empty folder."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +54,32 @@ def test_a_notebook_runs(notebook, tmp_path):
 
 def test_there_are_two_notebooks():
     assert {path.name for path in NOTEBOOKS} == {"replace_ensemble.ipynb", "tune_on_your_questions.ipynb"}
+
+
+EXTRAS = {
+    "langchain_core": "langchain",
+    "langchain_hybridmem": "langchain",
+    "langchain": "agents",
+    "llama_index": "llamaindex",
+    "llamaindex_hybridmem": "llamaindex",
+    "mcp": "mcp",
+}
+"""The extra of each module; `agents` brings LangChain's core, too."""
+
+
+def _modules(node):
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_says_how_to_install_what_it_imports(example):
+    tree = ast.parse(example.read_text("utf-8"))
+    imported = {name.split(".")[0] for node in ast.walk(tree) for name in _modules(node)}
+    needed = {extra for module, extra in EXTRAS.items() if module in imported}
+    if "agents" in needed:
+        needed.discard("langchain")
+    line = re.search(r"pip install 'hybridmem\[(.*?)\]' && python examples/(.*)", ast.get_docstring(tree) or "")
+    assert needed <= set(line[1].split(",") if line else ())
+    assert line is None or line[2] == example.name

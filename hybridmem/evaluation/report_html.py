@@ -19,6 +19,7 @@ _STYLE = """
 .hm-report{font:14px/1.5 system-ui,sans-serif;color:#17202b;max-width:78rem}
 .hm-report h1{font-size:20px;margin:0 0 .6rem}
 .hm-report h2{font-size:14px;margin:1.8rem 0 .4rem}
+.hm-report p{margin:.5rem 0;max-width:52rem}
 .hm-report ul{margin:0;padding-left:1.1rem}
 .hm-report table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 .hm-report th,.hm-report td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #8883;white-space:nowrap}
@@ -43,6 +44,11 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Eva
 <style>body{{margin:2rem auto;padding:0 1rem;max-width:80rem;background:#fff}}
 @media (prefers-color-scheme:dark){{body{{background:#151a22}}}}</style></head><body>{body}</body></html>
 """
+_METRICS = (
+    "recall@k: the share of the relevant ids among the first k results. mrr@10: 1 / rank of the first relevant one. "
+    "ndcg@10: 1 where all relevant ids come first, less where they are lower. In brackets: 95 % intervals."
+)
+_RANKS = "Ranks of the missing memory (– where it is not listed):"
 
 
 def report_page(report: Report) -> str:
@@ -63,6 +69,7 @@ def report_body(report: Report) -> str:
         _curves(report),
         "<h2>All figures</h2>",
         _table(report.rows()),
+        f"<p>{_METRICS}</p>",
     ]
     if report.categories:
         parts += ["<h2>By category</h2>", _table(report.category_rows())]
@@ -133,11 +140,11 @@ def _failure(failure: Failure, *, first: bool) -> str:
     ranks = _table(
         [tuple(failure.ranks), tuple("–" if rank is None else f"#{rank}" for rank in failure.ranks.values())]
     )
-    items = "".join(f"<li><b>{escape(key)}</b> {escape(text)}</li>" for key, text in failure.instead)
+    items = "".join(f'<li dir="auto"><b>{escape(key)}</b> {escape(text)}</li>' for key, text in failure.instead)
     category = f" <small>({escape(failure.case.category)})</small>" if failure.case.category else ""
     why = f"<p>Why: {escape(failure.why)}</p>" if failure.why else ""
     return (
         f"<details{' open' if first else ''}><summary>{escape(failure.case.query)}{category}</summary>"
-        f"<p>Missing: <b>{escape(failure.missing)}</b> {escape(failure.text)}</p>{why}{ranks}"
+        f'<p dir="auto">Missing: <b>{escape(failure.missing)}</b> {escape(failure.text)}</p>{why}<p>{_RANKS}</p>{ranks}'
         f"<p>Results instead:</p><ol>{items}</ol></details>"
     )

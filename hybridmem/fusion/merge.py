@@ -6,9 +6,9 @@
 | `score_shares` | weight · normalised score, for the modes that use scores |
 | `completed`, `pool_votes` | an arm's votes, with scores for candidates that only other arms listed |
 | `by_id` | the places of ids in order, which break ties |
-| `merge`, `merge_pool` | the sum of each key's shares over the lists, or of each row's in a pool |
+| `merge`, `merge_pool` | the keys of lists, or the rows of a pool, by the sum of their shares; and those sums |
 | `normalise_weights` | one weight per arm, summing to 1 |
-| `reorder`, `take`, `picker` | a ranking with new scores, or some of its items |
+| `reorder`, `take`, `columns_at` | a ranking with new scores, or some of its items |
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, zip_longest
-from operator import ge, itemgetter
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +31,11 @@ __all__ = [
     "ArmVotes",
     "PoolVotes",
     "by_id",
+    "columns_at",
     "completed",
     "merge",
     "merge_pool",
     "normalise_weights",
-    "picker",
     "pool_votes",
     "rank_shares",
     "reorder",
@@ -51,7 +51,7 @@ Bools = NDArray[np.bool_]
 
 
 class ArmVotes(NamedTuple):
-    """One arm's hits: keys, best first, their raw scores (None: the arm has only ranks), and the arm's weight."""
+    """One arm's hits: keys of its items, best first, their raw scores (None: only ranks), and the arm's weight."""
 
     arm: ArmList
     keys: Sequence[str]
@@ -77,61 +77,68 @@ def weighted_rrf(
     if len(used) != len(lists):
         raise ConfigError(f"{len(used)} weights for {len(lists)} lists: give one weight for each list")
     shares = [rank_shares(len(keys), weight, c) for keys, weight in zip(lists, used, strict=True)]
-    scores = merge(lists, shares)
-    return [(key, scores[key]) for key in sorted(scores, key=scores.__getitem__, reverse=True)]
+    order, totals = merge(lists, shares)
+    best: dict[str, int] = {}
+    for keys in lists:
+        for rank, key in enumerate(keys):
+            best[key] = min(rank, best.get(key, rank))
+    every = list(chain.from_iterable(lists))
+    return sorted(((every[row], totals[row]) for row in order), key=lambda hit: (-hit[1], best[hit[0]], hit[0]))
 
 
-def merge(
-    columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /, *, by_list: bool = False
-) -> dict[str, float]:
-    """The sum of each key's shares over the lists, in the order of best rank, then key.
+def merge(columns: Sequence[Sequence[str]], shares: Sequence[Sequence[float]], /) -> tuple[list[int], list[float]]:
+    """The first position of each key in the lists, one after the other, by the sum of its shares; and those sums.
 
-    A stable sort by score then breaks ties in that order. `by_list`: keys of the same best rank are in the order of
-    their lists instead, as in LangChain's EnsembleRetriever. Sums of more than two shares use `math.fsum`, so the
-    order of the lists cannot change a score.
+    Ties are in the order of best rank, then of the lists, as in LangChain's EnsembleRetriever. Sums of more than two
+    shares use `math.fsum`, so that the order of the lists cannot change a score.
+
+    >>> merge(["ab", "ca"], [[1.0, 0.5], [1.0, 0.5]])
+    ([0, 2, 1], [1.5, 0.5, 1.0, 0.5])
     """
-    totals: dict[Any, float] = dict.fromkeys(_by_best_rank(columns, by_list=by_list), 0.0)
-    totals.pop(None, None)
-    pairs = [_first_places(keys, share) for keys, share in zip(columns, shares, strict=True)]
-    if len(pairs) > 2:  # noqa: PLR2004
-        maps = list(map(dict, pairs))
-        return {key: math.fsum([m[key] for m in maps if key in m]) for key in totals}
-    totals.update(pairs[0] if pairs else ())
-    for pair in pairs[1:]:
-        for key, share in pair:
-            totals[key] += share
-    return totals
-
-
-def _by_best_rank(columns: Sequence[Sequence[str]], *, by_list: bool) -> Iterable[str | None]:
-    """Keys by their rank in any list, then by list or by key; some are repeated, None stands for the end of a list."""
-    if not by_list:
-        levels = ([key for key in level if key is not None] for level in zip_longest(*columns))
-        return chain.from_iterable(map(sorted, levels))
     width = len(columns)
-    keys: list[str | None] = [None] * (width * max(map(len, columns), default=0))
-    for i, column in enumerate(columns):
-        keys[i : width * len(column) : width] = column
-    return keys
+    first: dict[str, int] = {}
+    by_rank = [-1] * (width * max(map(len, columns), default=0))
+    totals: list[float] = []
+    several: dict[int, list[float]] = {}
+    for i, (keys, share) in enumerate(zip(columns, shares, strict=True)):
+        start = len(totals)
+        totals += share
+        rows = list(map(first.setdefault, keys, range(start, len(totals))))
+        by_rank[i : width * len(rows) : width] = rows
+        for row, value in _first_places(rows, share) if i else ():
+            if row < start:
+                if width > 2:  # noqa: PLR2004
+                    several.setdefault(row, [totals[row]]).append(value)
+                else:
+                    totals[row] += value
+    for row, values in several.items():
+        totals[row] = math.fsum(values)
+    order = dict.fromkeys(by_rank)
+    order.pop(-1, None)  # stands for the end of a shorter list
+    return sorted(order, key=totals.__getitem__, reverse=True), totals
 
 
-def _first_places(keys: Sequence[str], values: Sequence[Any]) -> Iterable[tuple[str, Any]]:
-    """Each key with the value at its first (best) rank."""
-    if len(set(keys)) == len(keys):
-        return zip(keys, values, strict=True)
-    return dict(zip(reversed(keys), reversed(values), strict=True)).items()
+def _first_places(rows: Sequence[int], values: Sequence[float]) -> Iterable[tuple[int, float]]:
+    """Each row with the value at its first (best) rank."""
+    if len(set(rows)) == len(rows):
+        return zip(rows, values, strict=True)
+    return dict(zip(reversed(rows), reversed(values), strict=True)).items()
 
 
 def completed(votes: ArmVotes, candidates: Mapping[str, Any], /) -> ArmVotes:
     """An arm's votes, followed by the other candidates that it can score (`ArmList.known`), best first.
 
-    A score of 0 counts as no vote. An arm without scores keeps only what it listed.
+    `candidates` maps keys to items. A score of 0 counts as no vote. An arm without scores keeps only what it listed.
     """
-    known, (arm, keys, scores, weight) = votes.arm.known, votes
+    arm, keys, scores, weight = votes
+    known = arm.known
     if not known or scores is None:
         return votes
     more = sorted([(-known[key], key) for key in candidates.keys() - keys if known.get(key)])
-    return ArmVotes(arm, [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight)
+    items = [*arm.items, *[candidates[key] for _, key in more]]
+    return ArmVotes(
+        arm._replace(items=items), [*keys, *[key for _, key in more]], [*scores, *[-score for score, _ in more]], weight
+    )
 
 
 @lru_cache(maxsize=512)
@@ -169,6 +176,8 @@ def score_shares(mode: str, votes: ArmVotes | PoolVotes, /, *, smooth: bool) -> 
     """
     given, weight = votes.scores, votes.weight
     n = len(votes.keys) if given is None else len(given)
+    if not n:
+        return np.zeros(0)
     least, step = (weight / (1 + n), weight * n / (1 + n)) if smooth else (0.0, weight)
     scores: Floats = 1.0 - np.arange(n) / n if given is None else np.asarray(given, np.float64)
     baseline = 0.0 if given is None else votes.arm.baseline
@@ -248,7 +257,7 @@ def pool_votes(
     return PoolVotes(arm, np.concatenate((rows, more)), np.concatenate((arm.scores, known[more])), weight)
 
 
-def merge_pool(places: Ints, votes: Sequence[PoolVotes], shares: Sequence[Floats], /) -> tuple[Ints, Floats]:
+def merge_pool(places: Ints, votes: Sequence[PoolVotes], shares: Sequence[Sequence[float]], /) -> tuple[Ints, Floats]:
     """The rows of a pool by the sum of their shares, then best rank, then id (`by_id`); and the sums."""
     totals, best = np.zeros(len(places)), np.full(len(places), np.inf)
     for one, share in zip(votes, shares, strict=True):
@@ -263,21 +272,18 @@ def merge_pool(places: Ints, votes: Sequence[PoolVotes], shares: Sequence[Floats
 
 def reorder(ranking: Ranking, scores: Sequence[float], /) -> Ranking:
     """The ranking with new scores, best first; equal scores keep their order."""
-    if all(map(ge, scores, scores[1:])):  # already in order
-        return Ranking(ranking.keys, ranking.items, list(scores))
     order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     return take(ranking, order, scores)
 
 
 def take(ranking: Ranking, positions: Sequence[int], scores: Sequence[float] | None = None, /) -> Ranking:
     """The items at these positions, in this order, with these scores (or their own)."""
-    pick = picker(positions)
-    return Ranking(pick(ranking.keys), pick(ranking.items), pick(ranking.scores if scores is None else scores))
+    return Ranking(*columns_at(positions, ranking.keys, ranking.items, ranking.scores if scores is None else scores))
 
 
-def picker(places: Sequence[Any], /) -> Callable[[Any], list[Any]]:
-    """A function that returns the values at these positions of a sequence, or under these keys of a mapping."""
-    if len(places) < 2:  # noqa: PLR2004
-        return lambda values: [values[place] for place in places]
-    get = itemgetter(*places)
-    return lambda values: list(get(values))  # half the time of a loop
+def columns_at(positions: Sequence[int], /, *columns: Sequence[Any]) -> list[list[Any]]:
+    """For each column its values at these positions."""
+    if len(positions) < 2:  # noqa: PLR2004
+        return [[column[position] for position in positions] for column in columns]
+    get = itemgetter(*positions)  # half the time of a loop
+    return [list(get(column)) for column in columns]

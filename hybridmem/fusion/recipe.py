@@ -22,12 +22,13 @@ from hybridmem.fusion.explain import Trace
 from hybridmem.fusion.merge import (
     ArmVotes,
     Ints,
+    PoolVotes,
     by_id,
+    columns_at,
     completed,
     merge,
     merge_pool,
     normalise_weights,
-    picker,
     pool_votes,
     rank_shares,
     score_shares,
@@ -48,7 +49,6 @@ __all__ = [
     "Mode",
     "Slot",
     "load_recipe",
-    "merge",
     "normalise_weights",
     "recipe_from_dict",
     "recipe_to_dict",
@@ -272,33 +272,35 @@ class Fusion:
         ]  # fmt: skip
 
     def _merge(self, lists: Sequence[ArmList], context: Context) -> Ranking:
-        """One ranking of all lists."""
+        """One ranking of all lists; of items with the same key the first arm's first is returned."""
         weights = self.weights_for([arm.name for arm in lists])
         keys_of = context.reader.keys
         pairs = zip(lists, weights, strict=True)
         votes = [ArmVotes(arm, keys_of(arm.items), arm.scores, weight) for arm, weight in pairs]
-        items: dict[str, Any] = {}
-        for one in reversed(votes):  # of items with the same key the first arm's first is returned
-            items.update(zip(reversed(one.keys), reversed(one.arm.items), strict=True))
         if self.complete:
-            votes = [completed(one, items) for one in votes]
-        return self._ranked(votes, items, context)
-
-    def _ranked(self, votes: Sequence[ArmVotes], items: Mapping[str, Any], context: Context) -> Ranking:
-        """The items by the sum of their shares; those without a vote follow by key."""
-        votes = [one for one in votes if one.keys]
-        if self.mode == "rrf":
-            shares = [rank_shares(len(one.keys), one.weight, self.c) for one in votes]
-        else:
-            shares = [score_shares(self.mode, one, smooth=self.smooth).tolist() for one in votes]
+            first: dict[str, Any] = {}
+            for one in reversed(votes):
+                first.update(zip(reversed(one.keys), reversed(one.arm.items), strict=True))
+            votes = [completed(one, first) for one in votes]
+        keys: list[str] = []
+        items: list[Any] = []
+        columns, shares = [], []
+        for one in votes:
+            keys += one.keys
+            items += one.arm.items
+            columns.append(one.keys)
+            shares.append(self._shares(one))
         if context.trace is not None:
             context.trace.merged(votes, shares)
-        totals = merge([one.keys for one in votes], shares, by_list=True)
-        if len(totals) < len(items):
-            totals.update((key, 0.0) for key in sorted(items.keys() - totals.keys()))
-        order = sorted(totals, key=totals.__getitem__, reverse=True)
-        pick = picker(order)
-        return Ranking(order, pick(items), pick(totals))
+        order, totals = merge(columns, shares)
+        return Ranking(*columns_at(order, keys, items, totals))
+
+    def _shares(self, votes: ArmVotes | PoolVotes) -> list[float]:
+        """What each hit of an arm adds to its merged score."""
+        if self.mode == "rrf":
+            return rank_shares(len(votes.keys), votes.weight, self.c)
+        shares: list[float] = score_shares(self.mode, votes, smooth=self.smooth).tolist()
+        return shares
 
     def _merge_pool(self, listed: Sequence[ArmList], lists: Sequence[ArmList], context: Context, pool: Pool) -> Ranking:
         """One ranking of a pool, in which every arm scores what it can; a hit that no gate lets pass is left out."""
@@ -316,14 +318,9 @@ class Fusion:
             rows, others = rows_of[id(arm)], present.copy()
             others[rows] = False
             votes.append(pool_votes(pool.candidates, arm, rows, others, weight, places=places))
-        votes = [one for one in votes if len(one.keys)]
-        if self.mode == "rrf" or context.trace is not None:
-            named = [one.by_key(ids) for one in votes]
-        if self.mode == "rrf":
-            return self._ranked(named, {ids[row]: pool.items[row] for row in present.nonzero()[0].tolist()}, context)
-        shares = [score_shares(self.mode, one, smooth=self.smooth) for one in votes]
+        shares = [self._shares(one) for one in votes]
         if context.trace is not None:
-            context.trace.merged(named, [share.tolist() for share in shares])
+            context.trace.merged([one.by_key(ids) for one in votes], shares)
         order, totals = merge_pool(places, votes, shares)
         kept = order[present[order]].tolist()
         return Ranking([ids[row] for row in kept], [pool.items[row] for row in kept], totals[present[order]].tolist())

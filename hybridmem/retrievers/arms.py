@@ -192,7 +192,7 @@ class FusedArms:
         filled = [arm for arm in self.lists if arm.items]
         if gate is None or not filled:
             return False
-        return not any(not arm.scores or max(arm.scores) >= gate.bound(arm.name, max(arm.scores)) for arm in filled)
+        return not any(not arm.scores or max(arm.scores) >= gate.bound(arm.name, arm.scores) for arm in filled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,8 @@ class HttpServer:
         guarded = _guarded(app or server.streamable_http_app(), self.token)
         self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/mcp"
-        self._server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", lifespan="on"))
+        config = uvicorn.Config(guarded, log_level="warning", lifespan="on", timeout_graceful_shutdown=_PATIENCE)
+        self._server = uvicorn.Server(config)
 
     async def serve(self) -> None:
         """Serve until `stop` is called or the process is interrupted."""
@@ -210,18 +211,32 @@ class HttpServer:
         self._server.should_exit = True
 
 
+_PATIENCE = 5
+"""Seconds that a request may still take when the server shall stop."""
+
+
 def _guarded(app: _Asgi, token: str) -> _Asgi:
-    """The app behind a token; a request without the token is refused before its path is read."""
+    """The app behind a token; a request without the token is refused before its path is read.
+
+    The server never speaks first, so that the stream which a GET asks for would stay empty and only delay `stop`.
+    """
     expected = f"Bearer {token}".encode()
 
     async def guarded(scope: _Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not secrets.compare_digest(given, expected):
-                headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
-                await send({"type": "http.response.start", "status": 401, "headers": headers})
-                await send({"type": "http.response.body", "body": b"a bearer token is needed"})
+                await _refuse(send, 401, b"a bearer token is needed", (b"www-authenticate", b"Bearer"))
+                return
+            if scope["method"] != "POST":
+                await _refuse(send, 405, b"every message is a POST", (b"allow", b"POST"))
                 return
         await app(scope, receive, send)
 
     return guarded
+
+
+async def _refuse(send: Any, status: int, reason: bytes, header: tuple[bytes, bytes]) -> None:
+    headers = [header, (b"content-type", b"text/plain")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": reason})

@@ -39,6 +39,8 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_other_hosts(tmp
         assert loaded == [], page
     reference = (tmp_path / "site" / "reference" / "hybridmem.html").read_text("utf-8")
     assert "<blockquote>" not in reference  # the examples of docstrings are code
+    signature = re.sub("<[^>]+>", "", reference[reference.index('id="hybridmem.HybridMemory"') :])
+    assert "HybridMemory(\n    path: str" in signature  # one parameter a line
     named = set(re.findall(r'id="hybridmem\.HybridMemory\.(\w+)"', reference))
     public = {name for name, value in inspect.getmembers(HybridMemory) if not name.startswith("_") and callable(value)}
     assert {name for name in public if name[0] != "a" or name[1:] not in public} <= named  # all but async twins

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hybridmem.core.types import Candidates
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.recipe import Fusion, merge, normalise_weights, weighted_rrf
+from hybridmem.fusion.merge import merge
+from hybridmem.fusion.recipe import Fusion, normalise_weights, weighted_rrf
 from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
 from hybridmem.fusion.stages.base import Pool
 from tests.support.items import READER, Row, arm
@@ -65,10 +66,16 @@ def test_a_key_that_stands_twice_counts_once_at_its_best_rank(one, two):
 
 def test_ties_go_to_the_best_single_rank_then_to_the_key():
     assert [key for key, _ in weighted_rrf([["b", "x"], ["a", "y"]])] == ["a", "b", "x", "y"]
-    assert list(merge([["b"], ["a"], ["c"]], [[1.0], [1.0], [1.0]])) == ["a", "b", "c"]
-    # 0.5 from one first place against 0.25 + 0.25 from two second places
-    tied = merge([["p", "q"], ["r", "q"]], [[0.5, 0.25], [0.5, 0.25]])
-    assert list(tied) == ["p", "r", "q"]
+    assert weighted_rrf([["b"], ["a"], ["c"]]) == [("a", 1 / 61), ("b", 1 / 61), ("c", 1 / 61)]
+    # 1 / (0 + 1) from one first place against 1 / (0 + 2) + 1 / (0 + 2) from two second places
+    tied = weighted_rrf([["p", "q"], ["r", "q"]], c=0)
+    assert tied == [("p", 1.0), ("r", 1.0), ("q", 1.0)]
+
+
+def test_a_merge_gives_positions_by_sum_then_best_rank_then_list():
+    order, totals = merge([["b", "q"], ["a", "q", "b"]], [[0.5, 0.25], [0.5, 0.25, 0.125]])
+    keys = ["b", "q", "a", "q", "b"]
+    assert [(keys[at], totals[at]) for at in order] == [("b", 0.5 + 0.125), ("a", 0.5), ("q", 0.25 + 0.25)]
 
 
 def test_weights_are_normalised_to_one():

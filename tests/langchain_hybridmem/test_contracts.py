@@ -391,6 +391,75 @@ def test_a_vectorizer_of_the_users_own():
         ours.add_documents(docs("x"))
 
 
+def test_docs_and_vectorizer_can_be_set_later():
+    ours, old = (cls.from_texts(TEXTS, k=3) for cls in (BM25Retriever, OriginalBM25))
+    for made in (ours, old):
+        made.docs = docs([*TEXTS, "new words"])
+        made.vectorizer = BM25Okapi([document.page_content.lower().split() for document in made.docs])
+        made.preprocess_func = lambda text: text.lower().split()
+    for query in ("NEW ana", "Drinks tea"):
+        assert texts(ours.invoke(query)) == texts(old.invoke(query))
+    ours = BM25Retriever.from_texts(TEXTS)
+    ours.vectorizer = BM25Okapi([text.split() for text in TEXTS])
+    assert ours.preprocess_func is str.split  # not our analyzer, whose terms it does not know
+
+
+HOUSES = [doc("die Häuser der Stadt", id="b"), doc("green tea", id="c")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: setattr(made, "language", "german") or made,
+        lambda made: made.model_copy(update={"language": "german"}),
+        lambda made: made.configurable_fields(language=ConfigurableField(id="language")).with_config(
+            configurable={"language": "german"}
+        ),
+    ],
+    ids=["set", "copied", "configured"],
+)
+def test_what_the_index_depends_on_can_be_changed_later(change):
+    made = BM25Retriever.from_documents(HOUSES)
+    assert made.invoke("Haus") == []
+    assert texts(change(made).invoke("Haus")) == ["die Häuser der Stadt"]
+
+
+def test_a_change_keeps_the_documents_and_their_file(tmp_path):
+    path = tmp_path / "bm25.db"
+    made = BM25Retriever.from_documents(HOUSES)
+    made.persist_path = path
+    made.k1 = 2.0
+    made.add_documents([doc("white tea", id="d")])
+    with pytest.raises(ConfigError, match=r"k1 = -1\.0 is not allowed"):
+        made.k1 = -1.0
+    assert made.k1 == 2.0
+    with pytest.raises(ConfigError, match="documents in a file cannot be replaced as a whole"):
+        made.docs = []
+    assert texts(BM25Retriever.from_documents([], persist_path=path).docs) == texts(made.docs)
+    assert len(made.docs) == 3
+    made = BM25Retriever.from_documents(HOUSES)
+    made.docs = USERS
+    assert texts(made.invoke("coffee")) == ["Ana drinks coffee"]
+
+
+def test_a_seed_can_be_changed_later():
+    made = GraphRetriever.from_documents(USERS, hops=0)
+    assert texts(made.invoke("coffee")) == ["Ana drinks coffee"]
+    made.seed = RunnableLambda(lambda query: [USERS[3]])
+    assert texts(made.invoke("coffee")) == [TEXTS[3]]
+    other = made.model_copy(update={"seed": RunnableLambda(lambda query: [USERS[0]])})
+    assert texts(other.invoke("coffee")) == [TEXTS[0]]
+    made.documents = USERS[:3]
+    assert made.invoke("coffee") == []
+    for broken in (lambda: setattr(made, "hops", -1), lambda: made.model_copy(update={"hops": -1})):
+        with pytest.raises(ConfigError, match="hops = -1 is not allowed"):
+            broken()
+    with pytest.raises(ConfigError, match="has no setting 'hop'"):
+        made.model_copy(update={"hop": 1})
+    with pytest.raises(ConfigError, match="search_type = 'nearest' is not allowed"):
+        VectorRetriever.from_texts(TEXTS, axes).search_type = "nearest"
+
+
 def test_settings_that_the_original_ignores_are_ignored_and_logged(caplog):
     made = BM25Retriever.from_documents(docs(TEXTS), search_kwargs={"k": 2}, nonsense=1)
     assert texts(made.invoke("tea")) == ["Bo drinks tea"]

@@ -343,3 +343,21 @@ def test_the_turns_around_a_recalled_message_come_with_it(memory):
     ask(built, "Where did we eat that superb squid?")
     (text,) = blocks(model.seen[-1])
     assert [line.partition("] ")[2] for line in text.split("\n") if line.startswith("[")] == turns[1:4]
+
+
+def test_a_pasted_document_does_not_hide_other_memories(memory):
+    ana = memory.namespace("ana")
+    ana.add("The port of Zephyr. " + "Zephyr port, Zephyr port. " * 2_000, thread="t1")
+    ana.add("The Zephyr port is 8080", thread="t2")
+    built, model = agent(memory, token_budget=100)
+    ask(built, "Which port has Zephyr at the moment?")
+    assert "The Zephyr port is 8080" in blocks(model.seen[-1])[0]
+
+
+def test_the_turns_around_a_message_take_no_room_from_it(memory):
+    ana = memory.namespace("ana")
+    for n, text in enumerate(["We talked about this and that " * 9, "The squid was superb", "So it was " * 30]):
+        ana.add(text, thread="t", created_at=1_700_000_000 + n)
+    built, model = agent(memory, context=1, k=1, save=None, token_budget=100)
+    ask(built, "Where did we eat that superb squid?")
+    assert "The squid was superb" in blocks(model.seen[-1])[0]

@@ -91,6 +91,15 @@ def test_mmr_prefers_what_differs():
     store.memory.close()
 
 
+def test_mmr_gives_k_documents_where_the_gate_leaves_fewer():
+    with HybridMemory(embedder="local") as memory:
+        store = HybridVectorStore(memory)
+        store.add_texts(["Ana moved to Lisbon with her cat", "Bob plays chess on Sundays"], ids=["1", "2"])
+        assert len(memory.search("cat")) == 1
+        for search in (store.similarity_search, store.max_marginal_relevance_search):
+            assert [document.id for document in search("cat", k=2)] == ["1", "2"]
+
+
 def test_as_retriever_in_each_of_its_ways(store):
     assert store.as_retriever(search_kwargs={"k": 1, "filter": {"kind": "log"}}).invoke("Ana")[0].id == "2"
     assert store.as_retriever(search_type="mmr", search_kwargs={"k": 2}).invoke("cat")

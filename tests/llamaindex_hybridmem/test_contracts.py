@@ -447,6 +447,67 @@ def test_the_attributes_of_the_original():
     assert BM25Retriever.from_defaults(None, nodes(), None, stemmer, "en", 4).similarity_top_k == 4
 
 
+def hits(retriever, query):
+    return {one.node_id for one in retriever.retrieve(query) if one.score > 0}
+
+
+@pytest.mark.parametrize("engine", [None, "bm25s"])
+def test_words_can_be_changed_later(engine):
+    ours = BM25Retriever(nodes(), engine=engine, similarity_top_k=5)
+    assert ours.stemmer.stemWords(["drinking", "moved"]) == ["drink", "move"]
+    assert hits(ours, "drink") == {"n1", "n2"}
+    ours.skip_stemming = True
+    assert hits(ours, "drink") == set()
+    ours.skip_stemming, ours.stemmer, ours.token_pattern = False, Stemmer.Stemmer("english"), r"(?u)[a-z]+"
+    assert ours.token_pattern == r"(?u)[a-z]+"
+    assert hits(ours, "drinking") == {"n1", "n2"}
+    ours.add_nodes([TextNode(text="drinks", id_="new")])
+    assert hits(ours, "drink") == {"new", "n1", "n2"}
+
+
+def test_an_index_can_be_set_later():
+    other = bm25s.BM25(method="bm25+")
+    other.index(bm25s.tokenize(TEXTS, show_progress=False), show_progress=False)
+    ours, old = BM25Retriever(nodes()), OriginalBM25(nodes())
+    ours.bm25 = old.bm25 = other
+    same(ours, old, ["coffee and tea"])
+    same(pickle.loads(pickle.dumps(ours)), old, ["coffee and tea"])
+
+
+@pytest.mark.parametrize("engine", [None, "bm25s"])
+def test_the_first_queries_may_come_at_the_same_time(engine):
+    ours = BM25Retriever(nodes() * 200, engine=engine, similarity_top_k=3)
+
+    async def ask():
+        return await asyncio.gather(*(ours.aretrieve("coffee and tea") for _ in range(16)))
+
+    found = [ids(one) for one in asyncio.run(ask())]
+    assert found == [ids(ours.retrieve("coffee and tea"))] * 16
+
+
+@pytest.mark.parametrize(
+    "retriever",
+    [BM25Retriever(nodes()), BM25Retriever(nodes(), engine="bm25s"), GraphRetriever(nodes())],
+    ids=["bm25", "bm25s", "graph"],
+)
+def test_results_may_be_changed(retriever):
+    """A postprocessor such as LlamaIndex's for sentence windows replaces the text of the nodes that it gets."""
+    for _ in range(2):
+        first = retriever.retrieve("trams")[0].node
+        assert (first.text, first.metadata) == ("trams in Lisbon", {"user": "ana"})
+        first.set_content("window")
+        first.metadata["seen"] = True
+        first.excluded_llm_metadata_keys.append("user")
+    assert first.excluded_llm_metadata_keys == ["user"]
+
+
+def test_options_of_the_originals_files_are_ignored(tmp_path):
+    BM25Retriever(nodes()).persist(tmp_path, allow_pickle=False, show_progress=False)
+    assert ids(BM25Retriever.from_persist_dir(tmp_path, mmap=True).retrieve("trams")) == ["n3"]
+    with pytest.raises(ConfigError, match=r"persist does not know 'mmapp' \(did you mean 'mmap'\?\)"):
+        BM25Retriever(nodes()).persist(tmp_path, mmapp=True)
+
+
 @pytest.mark.parametrize("language", ["en", "de", "zh", "ko", "fr"])
 def test_language_codes_of_the_original(language):
     found = BM25Retriever([TextNode(text="我喜欢喝茶 tea"), TextNode(text="other")], language=language).retrieve("喝茶")
@@ -566,7 +627,7 @@ def test_messages_say_what_is_meant():
     ("retriever", "name", "value"),
     [
         (BM25Retriever(nodes()), "filters", {"user": "ana"}),
-        (BM25Retriever(nodes()), "stemmer", None),
+        (BM25Retriever(nodes()), "k1", 2.0),
         (VectorRetriever.from_nodes(nodes(), embed_model=vectors), "score_threshold", 0.5),
         (GraphRetriever(nodes()), "hops", 1),
         (FusionRetriever([BM25Retriever(nodes())]), "retriever_weights", [1.0]),

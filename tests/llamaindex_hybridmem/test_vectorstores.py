@@ -111,11 +111,17 @@ def test_there_and_back(filters):
 
 @pytest.mark.parametrize(
     "filters",
-    [{"$or": [{"a": 1}]}, {"a.b": 1}, {"a": None}, {"a": True}, {"a": {"$exists": True}}, {"a": {"$in": [1, "a"]}},
+    [{"$or": [{"a": 1}, {"a": 1, "b": 2}]}, {"$and": [{"$or": [{"a": 1}, {"b": 2}]}]},
+     {"a.b": 1}, {"a": None}, {"a": True}, {"a": {"$exists": True}}, {"a": {"$in": [1, "a"]}},
      {"$and": [{"$not": {"a": 1}}]}],
 )  # fmt: skip
 def test_what_a_flat_list_cannot_say(filters):
     assert to_metadata_filters(filters) is None
+
+
+def test_a_choice_of_comparisons_is_a_flat_list():
+    there = to_metadata_filters({"$or": [{"a": 1}, {"b": {"$gt": 2}}]})
+    assert there == many(one("a", 1), one("b", 2, OP.GT), condition=FilterCondition.OR)
 
 
 def test_both_must_hold():

@@ -34,6 +34,30 @@ def test_the_whole_block_fits_the_budget():
     assert block(memories, tokens=1000, count=lambda text: len(text.split())).count("[m") == 50
 
 
+HEAD = "<memories>\n" + NOTE + "\n</memories>\n"
+
+
+def words(text):
+    return len(text.split())
+
+
+def test_a_memory_that_does_not_fit_is_skipped():
+    memories = [Memory("word " * 500, id="long"), Memory("port 8080", id="m1"), Memory("one more of four", id="m2")]
+    text = block(memories, tokens=words(HEAD) + 3, count=words)
+    assert [row for row in text.split("\n") if row.startswith("[")] == ["[m1] port 8080"]
+    both = block(memories[1:], tokens=words(HEAD) + 5, count=words, first={"m2"})
+    assert [row for row in both.split("\n") if row.startswith("[")] == ["[m2] one more of four"]
+
+
+def test_a_memory_longer_than_the_whole_budget_is_cut():
+    text = block([Memory("12345678 " * 500, id="m1"), Memory("abcdefgh " * 500, id="m2")], tokens=60)
+    (entry,) = [row for row in text.split("\n") if row.startswith("[")]
+    assert entry.startswith("[m1] 12345678 1234")
+    assert entry.endswith(" (…)")
+    assert 58 * 4 < len(text) <= 60 * 4
+    assert block([Memory("x" * 400, id="m")], tokens=len(HEAD) // 4 + 10) == ""  # nothing worth reading would be left
+
+
 def test_code_is_shown_as_it_is():
     assert line(Memory("List<int> a < b", id="m")) == "[m] List<int> a < b"
 

@@ -206,11 +206,21 @@ async def test_without_the_token_nothing_is_answered(memory, headers):
                 assert (answer.status_code, answer.text) == (401, "a bearer token is needed")
 
 
-async def test_a_foreign_host_name_is_refused(memory):
+@pytest.mark.parametrize("foreign", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}])
+async def test_a_foreign_host_or_page_is_refused(memory, foreign):
     with http_server(memory) as server:
-        headers = {"Authorization": f"Bearer {server.token}", "Host": "evil.example", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {server.token}", "Accept": "application/json", **foreign}
         async with httpx.AsyncClient() as http:
             assert (await http.post(server.url, json={}, headers=headers)).status_code in (403, 421)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_no_client_holds_a_stream_that_would_stay_empty(memory, method):
+    with http_server(memory) as server:
+        headers = {"Authorization": f"Bearer {server.token}", "Accept": "text/event-stream"}
+        async with httpx.AsyncClient() as http:
+            answer = await http.request(method, server.url, headers=headers)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 async def test_a_killed_client_leaves_the_server_and_the_file_in_order(tmp_path, memory):

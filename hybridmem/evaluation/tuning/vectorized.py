@@ -368,7 +368,7 @@ class VectorizedRanking:
         bounds = np.full(best.shape, -np.inf)
         for arm, (name, floor) in enumerate(zip(self.columns.names, floors, strict=True)):
             used = replace(gate, floor=floor)
-            bounds[arm] = [used.bound(name, top) if np.isfinite(top) else 0.0 for top in best[arm]]
+            bounds[arm] = [used.bound(name, [top]) if np.isfinite(top) else 0.0 for top in best[arm]]
         kept: Bools = hits & (raw >= bounds[:, :, None])
         for row in np.flatnonzero(~kept.any(axis=(0, 2)) & hits.any(axis=(0, 2))):
             arms = [arm for arm in range(len(hits)) if hits[arm, row].any()]

@@ -85,7 +85,7 @@ class HalfLife:
 
     def boosted(self, scores: list[float], values: list[Any], now: float) -> list[float]:
         """The scores times their boost, for a column of dates of any kind."""
-        plain = set(map(type, values)) == {float} and max(values) < MILLISECONDS
+        plain = set(map(type, values)) == {float} and -MILLISECONDS < min(values) <= max(values) < MILLISECONDS
         seconds = values if plain else list(map(_seconds, values))
         strength, rate = self.strength, -1.0 / (self.days * DAY)
         fresh = 1.0 + strength

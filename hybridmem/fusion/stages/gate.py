@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
 
 from hybridmem.core import validation
 from hybridmem.core.types import ArmList
@@ -21,6 +20,11 @@ _FLOORS = (
     ("floor", "a floor is a finite number, or a mapping from arms to numbers", -math.inf, math.inf),
     ("relative", "it is a share of the best, from 0 to 1, or a mapping from arms to shares", 0.0, 1.0),
 )
+
+
+def _for_arm(setting: Floor, arm: str) -> float | None:
+    # Mappings are kept as dicts, because a check against the abstract class takes four times as long.
+    return setting.get(arm) if isinstance(setting, dict) else setting  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,30 +76,17 @@ class QualityGate:
             return next(arm.name for arm in lists if arm.items)
         return self.fallback
 
-    def lowest(self, arm: str, scores: Sequence[float]) -> float:
-        """The lowest of these raw scores of an arm that would pass."""
-        floor = self.floor
-        if type(floor) is dict and self.relative is None:  # the usual case: the best score is not needed
-            bound = floor.get(arm)
-            return NO_FLOOR if bound is None else bound
-        return self.bound(arm, max(scores))
-
-    def bound(self, arm: str, best: float) -> float:
-        """The lowest raw score that passes for this arm when its best hit scores `best`."""
-        floor: Any = self.floor
-        share: Any = self.relative
-        if type(floor) is dict:
-            floor = floor.get(arm)
-        if type(share) is dict:
-            share = share.get(arm)
-        bound: float = NO_FLOOR if floor is None else floor
-        return bound if share is None else max(bound, share * best)
+    def bound(self, arm: str, scores: Sequence[float]) -> float:
+        """The lowest raw score that passes for this arm, whose hits have these scores."""
+        floor, share = _for_arm(self.floor, arm), _for_arm(self.relative, arm)
+        bound = NO_FLOOR if floor is None else floor
+        return bound if share is None else max(bound, share * max(scores))
 
     def _one(self, arm: ArmList, context: Context) -> ArmList:
         name, items, scores = arm.name, arm.items, arm.scores
         if not scores:
             return arm
-        bound = self.lowest(name, scores)
+        bound = self.bound(name, scores)
         keep = [score >= bound for score in scores]  # NaN does not pass
         if False not in keep:
             return arm

@@ -42,23 +42,14 @@ class SourceDedup:
         items = ranking.items
         sources = list(map(self.key, items)) if callable(self.key) else context.reader.column(items, self.key)
         try:
-            first = dict(zip(reversed(sources), range(len(sources) - 1, -1, -1), strict=True))  # best rank of each
+            keep = self._first(sources) if self.max_per_source == 1 else self._some(sources)
         except TypeError as error:
             raise ConfigError(f"dedup by {self.key!r}: a source is a text or a number ({error})") from error
-        without = sources.count(None) if None in first else 0
-        if context.trace is None and len(first) - (without > 0) == len(sources) - without:
+        if len(keep) == len(items):
             return ranking  # no source is repeated
-        if self.max_per_source > 1:
-            keep = self._some(sources)
-        elif without:
-            keep = [i for i, source in enumerate(sources) if source is None or first[source] == i]
-        else:
-            keep = sorted(first.values())
         fill = self._filled(len(sources), keep, context)
         if context.trace is not None:
             self._trace(ranking, sources, keep, fill, context.k, context.trace)
-        if len(keep) == len(items):
-            return ranking
         kept = take(ranking, keep)
         if not fill:
             return kept
@@ -67,6 +58,13 @@ class SourceDedup:
         return Ranking(
             kept.keys + more.keys, kept.items + more.items, kept.scores + [min(s, least) for s in more.scores]
         )
+
+    @staticmethod
+    def _first(sources: list[Any]) -> list[int]:
+        """The positions of the best of each source, and of what has no source."""
+        seen: set[Any] = set()
+        add = seen.add  # returns None
+        return [i for i, source in enumerate(sources) if source is None or (source not in seen and add(source) is None)]
 
     def _some(self, sources: list[Any]) -> list[int]:
         taken: dict[Any, int] = {}

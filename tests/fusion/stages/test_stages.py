@@ -157,6 +157,11 @@ def test_every_kind_of_date_is_read(value):
     assert HalfLife()(ranking(("a", 1.0, {"updated_at": value})), context()).scores == [pytest.approx(1.5)]
 
 
+def test_milliseconds_before_1970_are_a_date():
+    rows = ranking(("a", 1.0, {"updated_at": -NOW * 1000}))
+    assert HalfLife(half_life=2 * NOW / DAY)(rows, context()).scores == [pytest.approx(1.5)]  # one half-life old
+
+
 @pytest.mark.parametrize("value", [None, "soon", math.nan, [], True])
 def test_a_missing_or_unreadable_date_is_neutral(value):
     rows = ranking(("a", 1.0, {"updated_at": value}), ("b", 0.5, {"updated_at": "2020-01-01"}))
