@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.pages import console_of, python_of  # noqa: E402  not installed
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PACKAGES = ("hybridmem", "langchain_hybridmem", "llamaindex_hybridmem")
 EXTRAS = "langchain,llamaindex,langgraph,agents,mcp,local"
 
 
@@ -44,10 +45,21 @@ def build() -> Path:
     print("twine check: metadata and README rendering are valid")
     (wheel,) = (ROOT / "dist").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for package in ("hybridmem", "langchain_hybridmem", "llamaindex_hybridmem"):
-        if f"{package}/py.typed" not in names:
-            sys.exit(f"the wheel has no {package}/py.typed")
+    here = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
+    missing = sorted(name for name in here - names if "__pycache__" not in name)
+    if missing:
+        sys.exit(f"the wheel lacks {', '.join(missing)}")
+    print(f"the wheel has every file of {', '.join(PACKAGES)}, the inspector's page too")
     return wheel
+
+
+def import_tests(folder: Path) -> None:
+    """Import every test and benchmark helper of the sdist, unpacked in a folder of its own."""
+    (sdist,) = (ROOT / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(sdist, folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    collect = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests")
+    print("sdist:", run(sys.executable, *collect, cwd=unpacked).splitlines()[-1])
 
 
 def pythons() -> dict[str, str]:
@@ -102,6 +114,7 @@ def main() -> None:
     """Build once, then check on every Python present."""
     wheel = build()
     with tempfile.TemporaryDirectory() as folder:
+        import_tests(Path(folder) / "sdist")
         for version, python in pythons().items():
             check(version, python, wheel, Path(folder))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["SearchRetriever", "checked_query", "exactly_one", "is_overridden", "memory_nodes"]
 
 dispatcher = get_dispatcher(__name__)
-_COMMON = ("similarity_top_k", "filters", "as_of", "namespace")
 _CALL: ContextVar[tuple[Any, Settings]] = ContextVar("hybridmem_call")
 """The retriever that was called, and the settings of the call: LlamaIndex passes only the query to `_retrieve`."""
 
@@ -71,10 +70,14 @@ class SearchRetriever(BaseRetriever):
 
         `as_of` and `namespace` are for a memory.
         """
-        refuse_keywords("retrieve", unknown, _COMMON)
-        more: Any = {"as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return super().retrieve(checked_query(str_or_query_bundle))
+        return self._answer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+        )
 
     async def aretrieve(
         self,
@@ -87,10 +90,23 @@ class SearchRetriever(BaseRetriever):
         **unknown: NoReturn,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        refuse_keywords("retrieve", unknown, _COMMON)
-        more: Any = {"as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(similarity_top_k=similarity_top_k, filters=filters, **more)):
-            return await super().aretrieve(checked_query(str_or_query_bundle))
+        return await self._aanswer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+        )
+
+    def _answer(self, query: QueryType, unknown: Iterable[str], /, **given: Any) -> list[Any]:
+        """The results for a query, with these settings for this call."""
+        with self._calling(unknown, given):
+            return super().retrieve(checked_query(query))
+
+    async def _aanswer(self, query: QueryType, unknown: Iterable[str], /, **given: Any) -> list[Any]:
+        with self._calling(unknown, given):
+            return await super().aretrieve(checked_query(query))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return drive(self._found(query_bundle, self._call()))
@@ -110,9 +126,10 @@ class SearchRetriever(BaseRetriever):
         raise NotImplementedError
 
     @contextmanager
-    def _calling(self, settings: Settings) -> Iterator[None]:
+    def _calling(self, unknown: Iterable[str], given: Mapping[str, Any]) -> Iterator[None]:
         """Make these the settings of the call that follows."""
-        token = _CALL.set((self, self._checked(settings)))
+        refuse_keywords("retrieve", unknown, given)
+        token = _CALL.set((self, self._checked(self._call().changed(**given))))
         try:
             yield
         finally:

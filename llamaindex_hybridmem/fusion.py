@@ -190,12 +190,16 @@ class FusionRetriever(SearchRetriever):
         `as_of`, `namespace`, `min_confidence` and `context` are for a memory: `context=2` puts the two turns before and
         after each result in its thread into its metadata.
         """
-        refuse_keywords("retrieve", unknown, _CALL)
-        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
-            return super().retrieve(  # type: ignore[return-value]
-                str_or_query_bundle, similarity_top_k=similarity_top_k, **more
-            )
+        return self._answer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            min_confidence=min_confidence,
+            context=context,
+        )
 
     async def aretrieve(  # type: ignore[override]
         self,
@@ -210,12 +214,16 @@ class FusionRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        refuse_keywords("retrieve", unknown, _CALL)
-        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(min_confidence=min_confidence, context=context)):
-            return await super().aretrieve(  # type: ignore[return-value]
-                str_or_query_bundle, similarity_top_k=similarity_top_k, **more
-            )
+        return await self._aanswer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            min_confidence=min_confidence,
+            context=context,
+        )
 
     def explain(self, str_or_query_bundle: QueryType, **settings: Unpack[FusionCall]) -> Explanation:
         """Why each result is there, and `.why_not(node_id)` for one that is not. Settings as for `retrieve`."""

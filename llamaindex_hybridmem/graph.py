@@ -41,7 +41,7 @@ from hybridmem.retrievers.graph import (
     seed_scores,
 )
 from hybridmem.retrievers.metadata_edges import values_in
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings
+from hybridmem.retrievers.options import refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
 from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, own_copy, to_memory, to_node
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GraphRetriever"]
 
-_MEMORY_CALL = ("similarity_top_k", "filters", "hops", "decay", "direction", "weights", "as_of", "namespace")
-_CALL = (*_MEMORY_CALL, "edges")
 
 _RELATIONS = {
     NodeRelationship.NEXT: ("next", False),
@@ -260,11 +258,19 @@ class GraphRetriever(SearchRetriever):
 
         `as_of` and `namespace` are for a memory.
         """
-        refuse_keywords("retrieve", unknown, _CALL)
-        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
-        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
-        with self._calling(self._settings.changed(**own, **more)):
-            return super().retrieve(str_or_query_bundle)  # type: ignore[return-value]
+        return self._answer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            hops=hops,
+            decay=decay,
+            direction=direction,
+            weights=weights,
+            edges=edges,
+        )
 
     async def aretrieve(  # type: ignore[override]
         self,
@@ -282,11 +288,19 @@ class GraphRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[FusedNode]:
         """The same, without blocking the event loop."""
-        refuse_keywords("retrieve", unknown, _CALL)
-        own: Any = {"similarity_top_k": similarity_top_k, "filters": filters, "as_of": as_of, "namespace": namespace}
-        more: Any = {"hops": hops, "decay": decay, "direction": direction, "weights": weights, "edges": edges}
-        with self._calling(self._settings.changed(**own, **more)):
-            return await super().aretrieve(str_or_query_bundle)  # type: ignore[return-value]
+        return await self._aanswer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            as_of=as_of,
+            namespace=namespace,
+            hops=hops,
+            decay=decay,
+            direction=direction,
+            weights=weights,
+            edges=edges,
+        )
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[Any]:
         return _results(query_bundle, drive(self._steps(query_bundle, self._call())))

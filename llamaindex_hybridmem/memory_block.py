@@ -49,7 +49,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     similarity_top_k: int = Field(default=8, description="How many memories are recalled.")
     shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
     retrieval_context_window: int = Field(default=2, description="How many user messages make the query at most.")
-    token_budget: int | None = Field(default=None, description="How many tokens the block may have; None: no limit.")
+    token_budget: int | None = Field(default=1_000, description="How many tokens the block may have; None: no limit.")
     roles: tuple[str, ...] = Field(default=("user", "assistant"), description="Whose messages are kept.")
     search_kwargs: dict[str, Any] = Field(default_factory=dict, description="More for `search`: filter, context…")
 

@@ -23,7 +23,7 @@ from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import TimeOption
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings
+from hybridmem.retrievers.options import refuse_settings
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, open_corpus, search_deeper
 from llamaindex_hybridmem._arms import check_of, overrides
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["VectorRetriever"]
 
 _NOTHING = "nothing to search"
-_CALL = ("similarity_top_k", "filters", "score_threshold", "as_of", "namespace")
 
 
 class VectorRetriever(SearchRetriever):
@@ -223,10 +222,15 @@ class VectorRetriever(SearchRetriever):
 
         `score_threshold` is the lowest cosine of a result; `as_of` and `namespace` are for a memory.
         """
-        refuse_keywords("retrieve", unknown, _CALL)
-        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(score_threshold=score_threshold)):
-            return super().retrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)
+        return self._answer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            score_threshold=score_threshold,
+            as_of=as_of,
+            namespace=namespace,
+        )
 
     async def aretrieve(
         self,
@@ -240,10 +244,15 @@ class VectorRetriever(SearchRetriever):
         **unknown: NoReturn,
     ) -> list[NodeWithScore]:
         """The same, without blocking the event loop."""
-        refuse_keywords("retrieve", unknown, _CALL)
-        more: Any = {"filters": filters, "as_of": as_of, "namespace": namespace}
-        with self._calling(self._call().changed(score_threshold=score_threshold)):
-            return await super().aretrieve(str_or_query_bundle, similarity_top_k=similarity_top_k, **more)
+        return await self._aanswer(
+            str_or_query_bundle,
+            unknown,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            score_threshold=score_threshold,
+            as_of=as_of,
+            namespace=namespace,
+        )
 
     def _found(self, bundle: QueryBundle, call: Settings) -> Steps[list[NodeWithScore]]:
         least = call.more.get("score_threshold")

@@ -280,7 +280,9 @@ def threshold(confidences: Iterable[float], *, rate: float = 0.05) -> float:
     position = math.floor(rate * (len(ordered) + 1))
     if position < 1:
         needed = math.ceil(1 / rate) - 1
-        raise ConfigError(f"{len(ordered)} questions are too few for rate={rate:g}: give at least {needed}")
+        raise ConfigError(
+            f"{len(ordered)} questions are too few for rate={rate:g}: give at least {needed}, or a higher rate"
+        )
     return ordered[position - 1]
 
 

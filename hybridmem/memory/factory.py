@@ -159,7 +159,7 @@ def _check(settings: IndexSettings) -> None:
         validation.refuse("analyzer", settings.analyzer, "an Analyzer(…), or None for the usual one")
     if not isinstance(settings.graph, GraphSettings | None):
         validation.refuse("graph", settings.graph, "GraphSettings(…), True or False")
-    BM25Index(settings.analyzer, k1=settings.k1, b=settings.b, accelerate=False)
+    BM25Index(settings.analyzer, k1=settings.k1, b=settings.b)
 
 
 def _vector_maker(

@@ -404,8 +404,11 @@ class HybridMemory(MemoryWriting):
         )
 
     def check(self) -> Sequence[str]:
-        """Return a description of each problem of the store; empty when there is none."""
-        return self.store.check()
+        """Return a description of each problem of the store and of its saved indexes; empty when there is none.
+
+        Saved indexes are compared with ones that are built for it, which takes as long as loading their memories.
+        """
+        return self.store.check() or self._engine.problems()
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the whole store to a file while it is in use."""

@@ -442,7 +442,7 @@ function drawFlow() {
 /* The middle of a row, kept inside the visible part of its list. */
 function inList(row) {
   const box = row.getBoundingClientRect(), list = row.closest(".rows").getBoundingClientRect();
-  return {left: box.left + 3, right: box.right - 3, y: Math.max(list.top + 4, Math.min(list.bottom - 4, (box.top + box.bottom) / 2))};
+  return {left: box.left - 1, right: box.right + 1, y: Math.max(list.top + 4, Math.min(list.bottom - 4, (box.top + box.bottom) / 2))};
 }
 
 function curve(x1, y1, x2, y2, arm) {
@@ -488,7 +488,7 @@ function tip(piece, x, y) {
   $("tip").replaceChildren(make("b", {text: piece.dataset.part}), ...piece.dataset.tip.split("\n").map(line => make("div", {text: line})));
   const box = $("tip").getBoundingClientRect();
   $("tip").style.left = `${Math.max(6, Math.min(innerWidth - box.width - 6, x - box.width / 2))}px`;
-  $("tip").style.top = `${y - box.height - 14 > 0 ? y - box.height - 14 : y + 18}px`;
+  $("tip").style.top = `${y + box.height + 18 < innerHeight ? y + 18 : y - box.height - 14}px`; /* the text above the bar stays visible */
 }
 
 /* --- keyboard */

@@ -222,3 +222,15 @@ async def test_the_turns_around_a_message_are_recalled_with_it(memory, chat):
     block = HybridMemoryBlock(memory=memory, shared=True, similarity_top_k=1, search_kwargs={"context": 1})
     content = await block.aget([user("Where did we eat that superb squid?")])
     assert lines(content) == ["Shall we go out?", "The squid at the harbour was superb", "I paid with a card"]
+
+
+async def test_a_pasted_document_does_not_fill_the_prompt(memory):
+    block = HybridMemoryBlock(memory=memory)
+    await block.aput(
+        [user("The Zephyr report. " + "Zephyr port " * 2_000), user("The Zephyr port is 8080")], session_id="a"
+    )
+    asked = [user("Which port has Zephyr today?")]
+    content = await block.aget(asked, session_id="a")
+    assert lines(content) == ["The Zephyr port is 8080"]
+    unlimited = HybridMemoryBlock(memory=memory, token_budget=None)
+    assert len(lines(await unlimited.aget(asked, session_id="a"))) == 2

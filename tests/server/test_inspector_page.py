@@ -339,6 +339,7 @@ def test_text_from_right_to_left_starts_at_its_own_side(driver):
         page.until(page.order)
         row = page.one(".arm .row .text")
         assert row.value_of_css_property("direction") == "rtl"
+        assert page.run("return getComputedStyle(document.querySelector('#fused .text')).direction") == "rtl"
         mark, box = row.find_element(By.CSS_SELECTOR, "mark").rect, row.rect
         assert mark["x"] + mark["width"] == pytest.approx(box["x"] + box["width"], abs=1)  # the first word is visible
 
@@ -658,6 +659,11 @@ def test_namespaces_can_be_chosen_where_there_are_several(driver):
             page.until(lambda: page.order() == ["hers"])
             page.driver.refresh()
             page.until(lambda: page.order() == ["hers"])
+            for width, least in ((1400, 900), (900, 600), (390, 340)):
+                resize(driver, width, 800)
+                assert page.one("#query").rect["width"] >= least  # the question has a line of its own
+                page.check_layout(width)
+            resize(driver, 1400, 900)
         with Inspector(memory) as inspector:
             page = Page(driver, inspector, state=state(q="cat"))
             assert not page.one("#namespace-label").is_displayed()

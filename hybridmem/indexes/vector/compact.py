@@ -1,4 +1,4 @@
-"""Vector index for large views: one byte per number in memory, exact vectors read from the store for the best rows.
+"""Vector index of a store that keeps vectors: one byte per number in memory, exact vectors of the best rows read.
 
 The codes of all rows give an estimate of each cosine with a bound of its error, so that only the rows that can be among
 the k best are read from the store, by the numbers that it keeps vectors under, and scored exactly. Results equal those
@@ -42,10 +42,12 @@ from hybridmem.indexes.vector.matrix import (
 
 __all__ = ["COMPACT_FROM", "CompactVectors"]
 
-COMPACT_FROM = 64 << 20
-"""A view whose float32 vectors take at least this many bytes keeps codes only."""
-PIECE = 8192
-_MAGIC = b"hybridmem vector codes 5\n"
+COMPACT_FROM = 4 << 20
+"""A view whose float32 vectors take at least this many bytes keeps codes, and the vectors read lately."""
+PIECE = 4096
+CACHED = 16 << 20
+"""Bytes of vectors that were read lately; 10,000 of 384 numbers fit."""
+_MAGIC = b"hybridmem vector codes 6\n"
 
 Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
 """Reads stored vectors by their numbers (see `SupportsVectorRows`)."""
@@ -63,6 +65,35 @@ class _CompactState(NamedTuple):
     dead: RowNumbers = NONE
 
 
+class _RecentVectors:
+    """Vectors by their numbers in the store, the newest `CACHED` bytes of them."""
+
+    def __init__(self, dim: int) -> None:
+        self._lock = guard(RLock())
+        self._rows = np.empty((max(1, CACHED // (4 * dim)), dim), np.float32)  # takes no memory until it is written to
+        self._numbers = np.zeros(len(self._rows), np.int64)
+        self._place_of: dict[int, int] = {}
+        self._next = 0
+
+    def get(self, numbers: Sequence[int]) -> tuple[npt.NDArray[np.intp], Vector]:
+        """The positions of those that are not here, and a row for each number."""
+        with self._lock:
+            places = np.array([self._place_of.get(number, -1) for number in numbers], np.intp)
+            return np.flatnonzero(places < 0), self._rows[places]
+
+    def put(self, numbers: Sequence[int], rows: Vector) -> None:
+        """Add vectors in place of the oldest ones."""
+        with self._lock:
+            size, count = len(self._rows), min(len(numbers), len(self._rows))
+            places = (self._next + np.arange(count)) % size
+            for number, place in zip(self._numbers[places].tolist(), places.tolist(), strict=True):
+                if self._place_of.get(number) == place:
+                    del self._place_of[number]
+            self._rows[places], self._numbers[places] = rows[-count:], numbers[-count:]
+            self._place_of.update(zip(numbers[-count:], places.tolist(), strict=True))
+            self._next = (self._next + count) % size
+
+
 class CompactVectors:
     """Exact cosine search over codes; `fetch` reads the vectors of the rows that need exact scores."""
 
@@ -74,6 +105,7 @@ class CompactVectors:
         self._row_of: dict[str, int] | None = {}
         self._current = _CompactState(empty_layer(dim), [], np.zeros(0), np.zeros(0, np.int64))
         self._last_allowed: tuple[frozenset[str], RowNumbers] | None = None
+        self._recent = _RecentVectors(dim)
         self._tokens: list[str] = []
         """Of each saved piece the token it was written with: another process may have written other pieces since."""
         self._dirty: set[int] = set()
@@ -109,6 +141,12 @@ class CompactVectors:
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
+
+    def vector_seqs(self) -> dict[str, int]:
+        """The number of each id's vector in the store."""
+        with self._lock:
+            seqs = self._current.seqs
+            return {id_: int(seqs[row]) for id_, row in self._rows.items()}
 
     # --- writing
 
@@ -225,10 +263,18 @@ class CompactVectors:
 
     def _read(self, seqs: list[int]) -> tuple[list[int], Vector]:
         """The positions of the numbers whose vectors are stored, 0 and erased ones left out, and these vectors."""
-        stored = self._fetch([seq for seq in seqs if seq])
-        found = [place for place, seq in enumerate(seqs) if seq in stored]
-        keys = [seqs[place] for place in found]
-        return found, unit_matrix(stored_matrix([stored[key] for key in keys], keys, self.dim), keys)
+        unread, rows = self._recent.get(seqs)
+        places = [place for place in unread.tolist() if seqs[place]]
+        stored = self._fetch([seqs[place] for place in places]) if places else {}
+        read = [place for place in places if seqs[place] in stored]
+        if read:
+            keys = [seqs[place] for place in read]
+            rows[read] = new = unit_matrix(stored_matrix([stored[key] for key in keys], keys, self.dim), keys)
+            self._recent.put(keys, new)
+        if len(read) == len(unread):
+            return list(range(len(seqs))), rows
+        found = sorted(set(range(len(seqs))).difference(unread.tolist()).union(read))
+        return found, rows[found]
 
     def _allowed(self, allowed: AbstractSet[str]) -> tuple[_CompactState, RowNumbers]:
         with self._lock:

@@ -92,7 +92,10 @@ class _Dumper(StrDumperUnknown):
     """Replaces NUL and lone surrogates, which the server does not accept."""
 
     def dump(self, obj: str) -> Any:
-        return super().dump(clean(obj))
+        try:
+            return super().dump(obj)
+        except (psycopg.DataError, UnicodeEncodeError):
+            return super().dump(clean(obj))
 
 
 class Packed(bytes):

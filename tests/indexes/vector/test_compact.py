@@ -16,6 +16,7 @@ DIM = 48
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(compact, "PIECE", 64)
+    monkeypatch.setattr(compact, "CACHED", 40 * DIM * 4)
     monkeypatch.setattr("hybridmem.indexes.view.COMPACT_FROM", 1)
     monkeypatch.setattr("hybridmem.indexes.view.SNAPSHOT_AFTER", 10)
 
@@ -81,6 +82,18 @@ def test_a_zero_vector_among_the_candidates_changes_no_other_score():
     assert alone == {id_: codes.score(question, [id_])[0] for id_ in ("m1", "m2")}
     assert codes.score(question, ["m7", "m8"]) == plain.score(question, ["m7", "m8"])
     assert codes.score(question, ["m7"]) == [0.0]
+
+
+def test_vectors_read_lately_are_not_read_again():
+    _, codes, stored = both(Change(n, f"m{n}", Memory("x"), row, vector_seq=n) for n, row in enumerate(drawn(60), 1))
+    asked = []
+    codes._fetch = lambda seqs: asked.append(list(seqs)) or {seq: stored[seq].tobytes() for seq in seqs}
+    for first, last, read in ((1, 30, 30), (11, 40, 10), (1, 40, 0), (41, 50, 10), (1, 10, 10), (21, 50, 0)):
+        ids, before = [f"m{n}" for n in range(first, last + 1)], sum(map(len, asked))
+        found = codes.vectors(ids)
+        assert all((row == stored[n]).all() for n, row in enumerate(found, first))
+        assert sum(map(len, asked)) - before == read  # 40 vectors are kept
+    assert len(codes.vectors([f"m{n}" for n in range(1, 61)])) == 60
 
 
 def test_codes_of_an_index_are_searched_like_it():
@@ -186,6 +199,21 @@ def test_a_view_keeps_codes_and_opens_from_them(tmp_path, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
         assert found(memory) == expected
     assert "rebuilt" not in caplog.text
+
+
+def test_codes_that_cannot_be_read_are_saved_again(tmp_path, caplog):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        expected = found(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        watermark, head = memory.store.load_snapshot("vectors")
+        memory.store.save_snapshot("vectors", watermark, b"of an older version" + head)
+        assert found(memory) == expected
+    assert "the saved vectors index cannot be read and will be rebuilt" in caplog.text
+    caplog.clear()
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+    assert not caplog.records
 
 
 def test_nothing_of_an_erased_vector_is_saved_again(tmp_path):
