@@ -54,6 +54,7 @@ from hybridmem.indexes.bm25.state import (
     checked_analyzer,
     compacted,
     detached,
+    digest,
     pack,
     tidied,
     unpack,
@@ -395,6 +396,11 @@ class BM25Index:
             with self._swap:
                 self._state = state
             return pack(state, settings=self._settings())
+
+    def digest(self) -> int:
+        """A number that is the same for the same documents, in whatever order they were written."""
+        with self._writer:
+            return digest(tidied(self._state, all=True))
 
     @classmethod
     def from_bytes(cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: bool = False) -> BM25Index:

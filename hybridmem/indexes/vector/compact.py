@@ -150,6 +150,12 @@ class CompactVectors:
     def __contains__(self, key: object) -> bool:
         return key in self._rows
 
+    def vector_seqs(self) -> dict[str, int]:
+        """The number of each id's vector in the store."""
+        with self._lock:
+            seqs = self._current.seqs
+            return {id_: int(seqs[row]) for id_, row in self._rows.items()}
+
     # --- writing
 
     def apply(self, changes: Iterable[Change], /) -> None:
