@@ -307,12 +307,10 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
     assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # no arm and no part adds to d
     trace = Trace()
     Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool, trace=trace)
-    assert trace._dropped == {"d": "match: no arm listed it and no evidence adds to its score"}
+    assert trace._dropped == {"d": "its score is 0: no arm listed it, and no evidence adds to it"}
     trace, last = Trace(), [arm("x", [rows["a"], rows["d"]], [2.0, 0.0])._replace(known=lists[0].known)]
     assert Fusion(mode="convex", complete=True).run(last, reader=READER, pool=pool, trace=trace).keys == list("abc")
-    assert trace._dropped == {
-        "d": "match: it is the last hit of an arm, which counts 0, and no evidence adds to its score"
-    }
+    assert trace._dropped == {"d": "its score is 0: the last hit of an arm counts 0, and no evidence adds to it"}
     assert Fusion(mode="convex", complete=True).run([], reader=READER, pool=Pool([], Candidates([], {}, {}))).keys == []
     gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
     assert gated.keys == ["a", "c"]  # b was listed, and is below the floor
