@@ -128,7 +128,7 @@ def test_four_processes_of_two_threads_share_one_file(tmp_path):
     told = []
 
     def read(child):
-        told.append(json.loads(child.communicate(timeout=200)[0]))
+        told.append(json.loads(child.communicate(timeout=SOAK + 200)[0]))
 
     readers = [threading.Thread(target=read, args=(child,)) for child in children]
     for reader in readers:
