@@ -1,6 +1,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -290,8 +291,9 @@ def test_convex_counts_from_the_score_of_an_unrelated_item():
     ranking = Fusion(mode="convex", weights=(0.5, 0.5)).run(lists, reader=READER)
     expected = {"a": 0.5 * 1.0, "b": 0.5 * 1 / 4 + 0.5 * 1.0, "c": 0.5 * (0.3 - 0.2) / (0.8 - 0.2)}
     assert dict(zip(ranking.keys, ranking.scores, strict=True)) == pytest.approx(expected)
-    below = Fusion(mode="convex").run([arm("vector", "a", [0.1])._replace(baseline=0.2)], reader=READER)
-    assert below.scores == [0.0]
+    for baseline in (0.2, 0.1, np.nextafter(0.1, 0)):  # the last: equal but for rounding
+        below = Fusion(mode="convex").run([arm("vector", "a", [0.1])._replace(baseline=baseline)], reader=READER)
+        assert below.scores == [0.0]
 
 
 def test_a_pool_adds_candidates_that_no_arm_listed():
