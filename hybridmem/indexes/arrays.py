@@ -62,14 +62,20 @@ def from_bytes(magic: bytes, data: bytes, /, *, what: str) -> tuple[dict[str, An
     return head, arrays
 
 
+_NARROW: dict[str, tuple[type[np.integer[Any]], ...]] = {
+    "i": (np.int8, np.int16, np.int32),
+    "u": (np.uint8, np.uint16),
+}
+
+
 def _shortened(array: Array) -> Array:
     """One value for a column of equal values, and the narrowest type that holds all values exactly."""
     kind = array.dtype.kind
     if len(array) > 1 and np.array_equal(array, np.broadcast_to(array[0], len(array)), equal_nan=kind == "f"):
         return array[:1]
-    if kind == "i" and len(array):
+    if kind in _NARROW and len(array):
         low, high = int(array.min()), int(array.max())
-        for narrow in (np.int8, np.int16, np.int32):
+        for narrow in _NARROW[kind]:
             if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
                 return array.astype(narrow)
     if array.dtype == np.float64:

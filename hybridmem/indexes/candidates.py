@@ -44,10 +44,12 @@ class PoolThreads(Protocol):
 class NamesRead(NamedTuple):
     """The names that were found in the query and in some texts."""
 
-    links: Sequence[tuple[str | None, str, float, str]]
-    """What mentions a memory by name: (id, None for the query; mentioned id; weight; name)."""
-    shared: Sequence[tuple[str, float, Sequence[str]]]
-    """Names in several of the texts: (name, weight, ids)."""
+    links: Sequence[tuple[str | None, str, str, int]]
+    """What mentions a memory by name: (id, None for the query; mentioned id; name; number of memories of that name)."""
+    shared: Mapping[str, Sequence[str]]
+    """Names in several of the texts, with the ids of these."""
+    weigh: Callable[[Set[str]], Mapping[str, float]]
+    """The weights of names, computed for those that a candidate has."""
 
 
 def candidates(
@@ -85,7 +87,7 @@ def candidates(
         given.update(zip(missing, scored(arm, missing), strict=True))
         scores[arm] = list(map(given.__getitem__, ids))
     best = _best(ids, scores, lows, max(seeds, MENTIONING))
-    names = NamesRead((), ()) if read_names is None else read_names(query.text, best[:MENTIONING])
+    names = _NO_NAMES if read_names is None else read_names(query.text, best[:MENTIONING])
     more = _new_ids(chain.from_iterable(threads.around(best[:seeds], hops)), ids, query.allowed)
     more += _new_ids((target for _, target, _, _ in names.links), [*ids, *more], query.allowed)[:MENTIONED]
     ids += more
@@ -98,17 +100,23 @@ def candidates(
         for arm, known in scores.items()
     }
     position = {id_: place for place, id_ in enumerate(ids)}
+    links = [link for link in names.links if link[1] in position]
+    weights = names.weigh({*names.shared, *(name for _, _, name, _ in links)})
     mentioned = [
-        MentionLink(-1 if source is None else position[source], position[target], weight, name)
-        for source, target, weight, name in names.links
-        if target in position
+        MentionLink(-1 if source is None else position[source], position[target], weights[name] / count, name)
+        for source, target, name, count in links
     ]
-    shared = [SharedName(name, weight, [position[id_] for id_ in members]) for name, weight, members in names.shared]
+    shared = [
+        SharedName(name, weights[name], [position[id_] for id_ in members]) for name, members in names.shared.items()
+    ]
     if separate:
         return Candidates(ids, scores, lows, mentions=mentioned, shared=shared)
     window = [math.nan if lone else score for lone, score in zip(alone, together, strict=True)]
     previous = [-1 if id_ is None else position.get(id_, -1) for id_ in around[0]]
     return Candidates(ids, scores, lows, window, previous, mentioned, shared)
+
+
+_NO_NAMES = NamesRead((), {}, lambda _: {})
 
 
 def baseline_of(cosines: Sequence[float] | Any, /) -> float:

@@ -35,11 +35,8 @@ from hybridmem.indexes.candidates import SAMPLE, NamesRead, baseline_of, candida
 from hybridmem.indexes.entries import Entries, TurnDocument
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import (
-    Mention,
     Names,
-    information_weight,
     name_information,
-    name_weight,
     shared_names,
 )
 from hybridmem.indexes.vector.compact import COMPACT_FROM, CompactVectors
@@ -58,6 +55,7 @@ REPLAY_RATIO = 200
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 8_000
+_LOOKS = 3
 
 
 class IndexSettings(NamedTuple):
@@ -165,7 +163,10 @@ class LocalView:
                 return 0
             self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
+        ids, rows = entries.ids(), entries.rows()
+        text.share_ids(ids, rows)
         if codes is not None:
+            codes.share_ids(ids, rows)
             self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved
@@ -367,6 +368,35 @@ class LocalView:
             self._store.save_snapshot(f"vectors/{piece}", watermark, data, namespace=namespace)
         self._store.save_snapshot("vectors", watermark, codes.to_bytes(), namespace=namespace)
 
+    def problems(self) -> list[str]:
+        """The saved indexes that differ from ones that are built from the log, one sentence each."""
+        store, settings = self._store, self._settings._replace(make_vectors=None)
+        if store.load_snapshot("entries", namespace=self._view.namespace) is None:
+            return []
+        for _ in range(_LOOKS):  # again while somebody writes
+            since, saved = LocalView(store, self._view, settings).contents(saved=True)
+            upto, built = LocalView(store, self._view, settings).contents(saved=False)
+            if since == upto:
+                where = f"of namespace {self._view.namespace!r} differs from the log: call reindex()"
+                return [
+                    f"the saved index {name!r} {where}"
+                    for name in built
+                    if name in saved and saved[name] != built[name]
+                ]
+        return []
+
+    def contents(self, *, saved: bool) -> tuple[int, dict[str, Any]]:
+        """The watermark of new indexes and what they hold, read from the snapshots or built from the log alone."""
+        self._next_save = math.inf
+        self._catch_up(self._open() if saved else 0)
+        ids = sorted(self._entries.ids())
+        held = {"bm25": self.bm25.digest(), "entries": (ids, self._entries.get(ids), self._entries.extras)}
+        if self._names is not None:
+            held["names"] = self._names.given()
+        if isinstance(self._vector, CompactVectors):
+            held["vectors"] = self._vector.vector_seqs()
+        return self._entries.watermark, held
+
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""
         if isinstance(self._vector, ExternalIndex):
@@ -475,17 +505,22 @@ class LocalView:
 
     def mentions(self, ids: Sequence[str], /, *, weight: float | None = None) -> list[tuple[str, str, float, str]]:
         """The memories that the texts of these mention by name: (id, mentioned id, weight, name)."""
+        found = self._links(ids)
+        weights = self._weigh({name for _, _, name, _ in found}, weight)
+        return [(source, target, weights[name] / count, name) for source, target, name, count in found]
+
+    def _links(self, ids: Sequence[str]) -> list[tuple[str, str, str, int]]:
+        """The memories that the texts of these mention: (id, mentioned id, name, number of memories of that name)."""
         names, graph = self._names, self._settings.graph
         if not names or graph is None:
             return []
-        factor = graph.mentions if weight is None else weight
         unread = [id_ for id_ in ids if not names.has_read(id_)]
         memories = dict(zip(unread, self._store.get(unread, view=self._view), strict=True)) if unread else {}
-        links: list[tuple[str, str, float, str]] = []
+        links: list[tuple[str, str, str, int]] = []
         for id_ in ids:
             memory = memories.get(id_)
             links += [
-                (id_, mention.id, factor * self._name_weight(mention), mention.name)
+                (id_, *mention)
                 for mention in names.mentions(id_, None if memory is None else memory.text)
                 if mention.shared <= graph.max_fanout
             ]
@@ -495,26 +530,25 @@ class LocalView:
         """The names in the query and in the texts of these memories."""
         names, graph = self._names, self._settings.graph
         if names is None or graph is None:
-            return NamesRead((), ())
-        asked = [
-            (None, mention.id, graph.mentions * self._name_weight(mention), mention.name)
-            for mention in names.mentions("", query)
-            if mention.shared <= graph.max_fanout
-        ]
-        links = [*asked, *self.mentions(ids)]
+            return NamesRead((), {}, self._weigh)
+        asked = [(None, *mention) for mention in names.mentions("", query) if mention.shared <= graph.max_fanout]
+        links = [*asked, *self._links(ids)]
         shared = shared_names(query, [(id_, names.spotted(id_)) for id_ in ids if names.has_name(id_)])
-        weights = {name: graph.mentions * information_weight(self._information(name)) for name in shared}
-        return NamesRead(links, [(name, weights[name], members) for name, members in shared.items()])
+        return NamesRead(links, shared, self._weigh)
 
-    def _name_weight(self, mention: Mention) -> float:
-        return name_weight(mention, self._information(mention.name))
+    def _weigh(self, names: Set[str], weight: float | None = None) -> dict[str, float]:
+        """The weights of names of one memory."""
+        graph = self._settings.graph
+        factor = weight if weight is not None else 0.0 if graph is None else graph.mentions
+        return {name: factor * self._information(name) for name in names}
 
     def _information(self, name: str) -> float:
         derived = self._derived()
         found = derived.information.get(name)
         if found is None:
             terms = chain.from_iterable(map(self._settings.analyzer, name.split()))  # read up to a rare one
-            found = derived.information[name] = name_information(terms, partial(self._idf, derived.idf))
+            idf = partial(self._idf, derived.idf)
+            found = derived.information[name] = name_information(terms, idf, len(self.bm25))
         return found
 
     def _idf(self, known: dict[str, float], term: str) -> float:

@@ -19,7 +19,7 @@ from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.indexes.graph.activation import ExtendedGraph, check_walk, mention_links
 from hybridmem.indexes.graph.explain import arm_paths, path_line
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings, ids_in
-from hybridmem.indexes.graph.names import Names, name_information, name_weight
+from hybridmem.indexes.graph.names import Names, name_information
 from hybridmem.retrievers.arms import ArmHits, ArmRequest
 from hybridmem.retrievers.metadata_edges import ID, EdgeDefinition, FieldIndex, edge_definitions, is_id, values_in
 
@@ -252,14 +252,14 @@ class GraphCorpus(Generic[Item]):
             item = self._added.get(key)
             for mention in () if item is None else self._names.mentions(key, item.memory.text):
                 if mention.shared <= most:
-                    weight = factor * name_weight(mention, self._information(mention.name))
+                    weight = factor * self._information(mention.name) / mention.shared
                     links.append((key, mention.id, weight, mention.name))
         return links
 
     def _information(self, name: str) -> float:
-        """The IDF of the rarest word of a name; without a BM25 index every name counts as rare."""
+        """How much a name tells, from 0 to 1; without a BM25 index every name counts as rare."""
         bm25 = self._bm25
-        return math.inf if bm25 is None else name_information(bm25.analyzer(name), bm25.idf)
+        return 1.0 if bm25 is None else name_information(bm25.analyzer(name), bm25.idf, len(bm25))
 
     def _removed_edges(self, key: str) -> list[Change]:
         return [Change(self._next(), "", edge=edge, gone=True) for edge in self._edges.pop(key, ())]

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import os
+import random
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -25,7 +26,7 @@ from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
 from hybridmem.filters.predicate import compile_predicate
-from hybridmem.testing.store_model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, run, visible
+from hybridmem.testing.store_model import DAY, IDS, NAMESPACES, STEPS, Clock, Model, close, drawn, run, visible
 from hybridmem.text.conversation import TIME_WORD
 
 NOW = View()
@@ -41,6 +42,7 @@ LAWS = settings(
         HealthCheck.too_slow,
     ],
 )
+OPERATIONS = int(os.environ.get("HYBRIDMEM_OPERATIONS", "200"))
 _numbers = itertools.count()
 
 
@@ -791,6 +793,27 @@ class StoreConformance:
             self._follows(store, model, follower)
         assert store.check() == []
         store.close()
+
+    def test_a_long_random_history(self, store_factory):
+        clock, model, dice = Clock(), Model(), random.Random(12)
+        store = store_factory(clock, name=fresh("long"))
+        followers = [Follower(View(n, superseded=s)) for n in NAMESPACES for s in (False, True)]
+        for place in range(OPERATIONS):
+            op, wait = drawn(dice)
+            clock.now += wait
+            run(store, model, op)
+            model.apply(op, clock.now)
+            if place % 50 == 0:
+                dice.choice(followers).catch_up(store)
+        moments = {at for at, _ in dice.sample(model.log, min(20, len(model.log)))}
+        for moment in [None, *sorted(moments)]:
+            states = model.as_of(math.inf if moment is None else moment)
+            for n, (memories, links) in states.items():
+                self._same(store, View(n, as_of=moment, superseded=True), memories, links)
+                self._same(store, View(n, as_of=moment), visible(memories, superseded=False), links)
+        for follower in followers:
+            self._follows(store, model, follower)
+        assert store.check() == []
 
     @staticmethod
     def _same(store, view, memories, links):

@@ -158,8 +158,11 @@ def test_standard_input(run, monkeypatch, tmp_path):
         (["eval", "known.jsonl", "--markdown", "."], "--markdown '.' is a folder: name a file"),
         (["eval", "known.jsonl", "--plot", "r.docx"], "--plot 'r.docx' ends with '.docx': name a file with .png, .svg"),
         (["export", "-o", "nowhere/x.jsonl"], "--output 'nowhere/x.jsonl': there is no folder 'nowhere'"),
-        (["tune", "known.jsonl"], "1 judged cases for folds=5"),
-        (["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"], "1 judged cases for folds=2"),
+        (["tune", "known.jsonl"], "1 cases with relevant ids are too few for folds=5"),
+        (
+            ["tune", "known.jsonl", "--metric", "p@3", "--folds", "2"],
+            "1 cases with relevant ids are too few for folds=2",
+        ),
         (["health", "bad.jsonl"], "bad.jsonl:1: query is None"),
         (["health", "nowhere.txt"], "cannot read nowhere.txt"),
         (["health", "empty.txt"], "empty.txt holds no question"),

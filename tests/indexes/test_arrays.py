@@ -38,6 +38,7 @@ def test_a_round_trip_keeps_values_types_and_lengths(written):
         (np.full(10_000, math.nan), 0),
         (np.full(10_000, 7), 0),
         (np.arange(10_000) % 100, 1),
+        ((np.arange(10_000) % 200).astype(np.uint16), 1),
         (np.arange(10_000), 2),
         (np.arange(10_000) * 10_000, 4),
         (np.arange(10_000) + 0.5, 4),

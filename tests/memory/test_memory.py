@@ -781,7 +781,10 @@ def test_reindex_builds_a_snapshot_again_that_is_whole_but_wrong(tmp_path):
         for name in ("bm25", "names", "entries"):
             memory.store.save_snapshot(name, *other.store.load_snapshot(name))
         assert memory.search("cat") == []
+        assert [line.split("'")[1] for line in memory.check()] == ["bm25", "entries"]
+        memory.store.save_snapshot("bm25", *other.store.load_snapshot("bm25"))
         memory.reindex()
         assert len(memory.search("cat")) == 3
+        assert memory.check() == []
     with HybridMemory(path, embedder=None) as memory:
         assert len(memory.search("cat")) == 3

@@ -123,7 +123,7 @@ class Tuning:
 
 
 def tune(
-    source: Any,
+    source: HybridMemory | SupportsExplainer | Callable[[Case], Recorded],
     cases: Iterable[Case],
     *,
     recipe: Fusion | None = None,
@@ -148,10 +148,11 @@ def tune(
     start = time.perf_counter()
     judged = judged_cases(check_cases(cases))
     _check(judged, folds, repeats, level, metric)
+    tuned: Any = source
     if isinstance(source, SupportsExplainer):
-        source, recipe, depth = _retriever_source(source.explainer(), recipe, depth)
-    base, record, known = _recorder(source, recipe, depth, curves)
-    present: Fusion = recipe or source.recipe
+        tuned, recipe, depth = _retriever_source(source.explainer(), recipe, depth)
+    base, record, known = _recorder(tuned, recipe, depth, curves)
+    present: Fusion = recipe or tuned.recipe
     counter = _ProgressCounter(progress, len(judged), folds * repeats + 1)
     answers = [counter.recorded(record(case)) for case in judged]
     search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)
@@ -184,7 +185,10 @@ def _check(judged: Sequence[Case], folds: int, repeats: int, level: float, name:
     """Validate the arguments before an arm runs."""
     validation.integer("folds", folds, "2 folds or more", low=2)
     if len(judged) < 2 * folds:
-        raise ConfigError(f"{len(judged)} judged cases for folds={folds}: give 2 folds or more, and 2 cases for each")
+        raise ConfigError(
+            f"{len(judged)} cases with relevant ids are too few for folds={folds}: give at least {2 * folds}, "
+            "or fewer folds; with less than a few dozen no gain is significant"
+        )
     validation.integer("repeats", repeats, "at least 1", low=1)
     validation.number("level", level, "a confidence between 0 and 1, such as 0.998", low=0, above=True)
     if level >= 1:

@@ -10,12 +10,12 @@ one immutable state; a writer prepares the next state and replaces it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +35,13 @@ from hybridmem.indexes.bm25.documents import (
     query_terms,
 )
 from hybridmem.indexes.bm25.scoring import (
-    KernelChoice,
     QueryPlan,
     Saturation,
     coverage,
     document_frequency,
     frequencies,
     idf,
+    kernels_of,
     order,
     plan,
 )
@@ -54,6 +54,7 @@ from hybridmem.indexes.bm25.state import (
     checked_analyzer,
     compacted,
     detached,
+    digest,
     pack,
     tidied,
     unpack,
@@ -73,6 +74,7 @@ class BM25Index:
     k1 (default 1.2) sets how fast repetitions of a term saturate: 1.6–2.0 suits long logs. b (default 0.75) sets how
     much long texts are penalised: 0.5 for mixed lengths, 0 where lengths are capped, never 1. `b=None` adapts b to
     the mean length L of the texts in terms: b = 0.75·L/(L + 12), so that the length of short messages counts less.
+    `accelerate` compiles the loops with numba, with the same results: half the time of a query, and 130 MB.
 
     >>> index = BM25Index()
     >>> index.add("m1", "Ana moved to Lisbon")
@@ -87,7 +89,7 @@ class BM25Index:
         k1: float = 1.2,
         b: float | None = 0.75,
         weights: Any = None,
-        accelerate: Literal["auto"] | bool = "auto",
+        accelerate: bool = False,
     ) -> None:
         validation.bm25_constants(k1, B_LIMIT if b is None else b)
         if analyzer is not None:
@@ -96,7 +98,7 @@ class BM25Index:
         self.k1 = float(k1)
         self.b = None if b is None else float(b)
         self.weights = checked_weights(weights)
-        self._kernels = KernelChoice(accelerate)
+        self._kernels = kernels_of(accelerate=accelerate)
         self._writer = guard(threading.RLock())
         """Held by one writer at a time."""
         self._swap = guard(threading.Lock())
@@ -247,15 +249,14 @@ class BM25Index:
         planned = self._planned(query, state)
         if planned is None:
             return Hits([], [])
-        kernels = self._kernels.choose(state)
         alive = None if state.tombstones is None else state.tombstones.alive
         if selection is not None and selection.is_few(planned.ends[-1], len(planned.terms)):
             rows = selection.rows if alive is None else selection.rows[alive[selection.rows]]
-            sums = kernels.look_up(planned, rows)
+            sums = self._kernels.look_up(planned, rows)
             rows, sums = rows[sums > 0], sums[sums > 0]
         else:
             mask = alive if selection is None else selection.live_mask(alive)
-            rows, sums = kernels.best(planned, k=k, size=state.size, mask=mask)
+            rows, sums = self._kernels.best(planned, k=k, size=state.size, mask=mask)
         return order(rows, sums, state, k=k)
 
     def score(self, query: str | Sequence[str], ids: Sequence[str], /) -> list[float]:
@@ -267,7 +268,7 @@ class BM25Index:
         rows = np.array(found, np.int32)
         rising = rows.argsort()  # kernels take ascending rows; an unknown id has row -1, which matches nothing
         sums = np.empty(len(rows))
-        sums[rising] = self._kernels.choose(state).look_up(planned, rows[rising])
+        sums[rising] = self._kernels.look_up(planned, rows[rising])
         scores: list[float] = sums.tolist()
         return scores
 
@@ -358,6 +359,17 @@ class BM25Index:
                 self._row_of = {ids[row]: row for row in np.flatnonzero(state.tombstones.alive[: state.size]).tolist()}
         return self._row_of
 
+    def share_ids(self, ids: list[str], rows: Mapping[str, int], /) -> None:
+        """Use these texts and their positions instead of its own, if they are the ids of all its rows in order.
+
+        Another index of the same memories has them: one copy takes less memory, and half the time to open.
+        """
+        with self._writer, self._swap:
+            state = self._state
+            if state.tombstones is None and state.ids[: state.size] == ids:
+                state.ids[: state.size] = ids
+                self._row_of = dict(rows)
+
     def _rows_of(self, ids: Sequence[str]) -> tuple[State, list[int]]:
         with self._swap:
             row_of = self._rows_by_id()
@@ -385,10 +397,13 @@ class BM25Index:
                 self._state = state
             return pack(state, settings=self._settings())
 
+    def digest(self) -> int:
+        """A number that is the same for the same documents, in whatever order they were written."""
+        with self._writer:
+            return digest(tidied(self._state, all=True))
+
     @classmethod
-    def from_bytes(
-        cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: Literal["auto"] | bool = "auto"
-    ) -> BM25Index:
+    def from_bytes(cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: bool = False) -> BM25Index:
         """The index of `to_bytes`. Damaged bytes raise CorruptStoreError; a different analyzer raises ConfigError."""
         if not isinstance(data, bytes | bytearray | memoryview):
             validation.refuse("data", data, "the bytes that to_bytes gave")
@@ -408,9 +423,7 @@ class BM25Index:
         write_file(path, self.to_bytes())
 
     @classmethod
-    def load(
-        cls, path: str | Path, /, *, analyzer: AnyAnalyzer | None = None, accelerate: Literal["auto"] | bool = "auto"
-    ) -> BM25Index:
+    def load(cls, path: str | Path, /, *, analyzer: AnyAnalyzer | None = None, accelerate: bool = False) -> BM25Index:
         """Read an index that `save` wrote."""
         return cls.from_bytes(Path(path).read_bytes(), analyzer=analyzer, accelerate=accelerate)
 

@@ -1,4 +1,4 @@
-"""BM25 scoring in numpy: query plans, kernels, and the choice between numpy and compiled kernels.
+"""BM25 scoring in numpy: query plans and kernels.
 
 A term adds `w · f·(k1+1) / (f + (c0 + c1·|D|))` with w = IDF · its count in the query, c0 = k1·(1−b) and
 c1 = k1·b/avgdl. Terms are added in order of falling weight, so that a score has the same bits on every path.
@@ -7,21 +7,18 @@ c1 = k1·b/avgdl. Terms are added in order of falling weight, so that a score ha
 from __future__ import annotations
 
 import heapq
-import importlib.util
-import logging
 import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hybridmem.core import validation
-from hybridmem.core.forks import guard
 from hybridmem.core.types import Hits
 from hybridmem.errors import MissingExtraError
 from hybridmem.indexes.bm25.postings import Codes, Floats, RowNumbers, Segment
@@ -30,7 +27,6 @@ from hybridmem.indexes.bm25.state import State
 __all__ = [
     "SLACK",
     "Flags",
-    "KernelChoice",
     "Kernels",
     "QueryPlan",
     "Saturation",
@@ -41,16 +37,13 @@ __all__ = [
     "find",
     "frequencies",
     "idf",
+    "kernels_of",
     "order",
     "plan",
 ]
 
 _MANY = 256
 """More rows than this are reduced to k before they are sorted."""
-_COMPILED_FROM = 500_000
-"""With this many rows, compiled kernels are worth the 130 MB and the second that numba takes to load."""
-
-log = logging.getLogger(__name__)
 
 
 def idf(count: int, frequency: int, /) -> float:
@@ -418,7 +411,7 @@ _PLAIN = Kernels()
 
 
 @lru_cache(maxsize=1)
-def compiled_kernels() -> Kernels:
+def _compiled() -> Kernels:
     from hybridmem.indexes.bm25.compiled import NumbaKernels
 
     kernels = NumbaKernels()
@@ -426,42 +419,12 @@ def compiled_kernels() -> Kernels:
     return kernels
 
 
-class KernelChoice:
-    """Chooses the kernels of an index. With "auto", numba is loaded in the background for large indexes."""
-
-    def __init__(self, accelerate: Literal["auto"] | bool) -> None:
-        if not isinstance(accelerate, bool) and (not isinstance(accelerate, str) or accelerate != "auto"):
-            validation.refuse("accelerate", accelerate, "'auto', True, False")
-        self._lock = guard(threading.Lock())
-        self._ready: Kernels | None = _PLAIN if accelerate is False else None
-        self._warming = False
-        if accelerate is True:
-            try:
-                self._ready = compiled_kernels()
-            except ImportError as error:
-                raise MissingExtraError("fast", needs="numba") from error
-
-    def choose(self, state: State, /) -> Kernels:
-        """The kernels for a query on this state."""
-        if self._ready is not None:
-            return self._ready
-        if state.size >= _COMPILED_FROM and not self._warming:
-            self._warm()
-        return self._ready or _PLAIN
-
-    def _warm(self) -> None:
-        with self._lock:
-            if self._warming:
-                return
-            self._warming = True
-        if importlib.util.find_spec("numba") is None:
-            self._ready = _PLAIN
-            return
-        threading.Thread(target=self._load, name="hybridmem-numba").start()
-
-    def _load(self) -> None:
-        try:
-            self._ready = compiled_kernels()
-        except Exception:
-            log.debug("numba cannot be loaded; numpy kernels are used", exc_info=True)
-            self._ready = _PLAIN
+def kernels_of(*, accelerate: bool) -> Kernels:
+    """The kernels of an index: numpy's, or those that numba compiles."""
+    validation.flag("accelerate", accelerate)
+    if not accelerate:
+        return _PLAIN
+    try:
+        return _compiled()
+    except ImportError as error:
+        raise MissingExtraError("fast", needs="numba") from error

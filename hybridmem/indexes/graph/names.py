@@ -8,6 +8,8 @@ A name is compared as whole words, with case and diacritics folded; a part in br
 
 from __future__ import annotations
 
+import math
+import posixpath
 import re
 import sys
 from collections import Counter
@@ -27,13 +29,11 @@ __all__ = [
     "Mention",
     "Names",
     "TextLink",
-    "information_weight",
     "labels_of",
     "links_in",
     "mentions_in",
     "name_information",
     "name_key",
-    "name_weight",
     "names_of",
     "shared_names",
     "spotted_names",
@@ -48,6 +48,8 @@ _LONGEST_TEXT = 20_000
 
 _WORD = re.compile(rf"{LETTER}+")
 _TOKEN = re.compile("[a-z0-9\u0080-\U0010ffff]+")
+_BREAKS = {code: " " for code in range(128) if not chr(code).isalnum()}
+"""ASCII characters that end a word become blanks: splitting at blanks is faster than a pattern."""
 _BRACKETS = re.compile(r"\s*[(（\[][^)）\]]*[)）\]]")
 _WIKILINK = re.compile(r"\[\[([^\[\]\n|#]{1,200})(?:#[^\[\]\n|]{0,200})?(?:\|([^\[\]\n]{1,200}))?\]\]")
 _SCHEME = r"(?!\w[\w+.-]*:)"  # an address on the web is no note
@@ -58,10 +60,11 @@ _MARKDOWN = re.compile(
 
 
 class TextLink(NamedTuple):
-    """A link in a text: the name of the memory it points to, and what the text calls it."""
+    """A link in a text: the name of the memory it points to, what the text calls it, and the folder that it names."""
 
     target: str
     label: str
+    folder: str = ""
 
 
 def words_of(text: str, /) -> list[str]:
@@ -73,7 +76,7 @@ def words_of(text: str, /) -> list[str]:
     words: list[str] = []
     text = _plain(text[:_LONGEST_TEXT]).lower()
     if text.isascii():
-        return _TOKEN.findall(text)
+        return text.translate(_BREAKS).split()
     for word in _TOKEN.findall(text):
         if word.isascii():
             words.append(word)
@@ -98,21 +101,35 @@ def name_key(name: str, /) -> str:
 def links_in(text: str, /) -> list[TextLink]:
     """The [[wikilinks]] and relative Markdown links of a text, in order.
 
-    >>> [tuple(link) for link in links_in("[[Ed Wood|the film]], [[Tim Burton#Life]], [notes](people/ana%20silva.md)")]
-    [('Ed Wood', 'the film'), ('Tim Burton', ''), ('ana silva', 'notes')]
+    >>> [tuple(link) for link in links_in("[[Ed Wood|the film]], [[Life#Work]], [notes](people/ana%20silva.md)")]
+    [('Ed Wood', 'the film', ''), ('Life', '', ''), ('ana silva', 'notes', 'people')]
     """
     if "](" not in text and "[[" not in text:
         return []
-    found = [(match.start(), TextLink(_stem(match[1]), match[2] or "")) for match in _WIKILINK.finditer(text)]
-    found += [
-        (match.start(), TextLink(_stem(unquote(match[2] or match[3])), match[1])) for match in _MARKDOWN.finditer(text)
-    ]
+    found = [(match.start(), _link(match[1], match[2] or "")) for match in _WIKILINK.finditer(text)]
+    found += [(match.start(), _link(unquote(match[2] or match[3]), match[1])) for match in _MARKDOWN.finditer(text)]
     return [link for _, link in sorted(found)]
 
 
-def _stem(path: str) -> str:
-    """The last part of a path without its `.md`."""
-    return path.strip().rpartition("/")[2].removesuffix(".md")
+def _link(path: str, label: str) -> TextLink:
+    """A link to the last part of a path, without its `.md`."""
+    folder, _, name = path.strip().rpartition("/")
+    return TextLink(name.removesuffix(".md"), label, folder)
+
+
+def _in_folder(ids: Sequence[str], source: str, folder: str, /) -> Sequence[str]:
+    """The notes of one name that a link means: those in the folder, seen from the source or from the root, else all.
+
+    >>> _in_folder(["Index", "People/Index", "Work/Index"], "Work/plan", "../People")
+    ['People/Index']
+    """
+    home = posixpath.dirname(source)
+    for path in (posixpath.join(home, folder), folder):
+        wanted = posixpath.normpath("/" + path.lstrip("/")).casefold()
+        found = [id_ for id_ in ids if f"/{posixpath.dirname(id_)}".casefold() == wanted]
+        if found:
+            return found
+    return ids
 
 
 def mentions_in(words: Sequence[str], names: Collection[str], lengths: Mapping[str, Sequence[int]], /) -> list[str]:
@@ -184,7 +201,7 @@ _CACHED = 8192
 _CHANGES = 64
 """After more changes of names than this, all names are looked for again in a text that was read before."""
 _RARE = 5.0
-"""The IDF from which on a name links with its full weight: a word of 1 memory in 150."""
+"""The IDF from which on a name links with its full weight, in a store of 225 memories or more."""
 _MAGIC = b"hybridmem names 2\n"
 
 
@@ -215,11 +232,16 @@ def labels_of(text: str, /) -> tuple[tuple[str, str], ...]:
 class _Reading:
     """What was read in the text of a memory: its words, its links, names that no memory has, and those of memories."""
 
-    __slots__ = ("linked", "named", "seen", "spotted", "words")
+    __slots__ = ("labels", "linked", "named", "seen", "spotted", "words")
 
-    def __init__(self, text: str) -> None:
-        self.words = f" {' '.join(words_of(text))} "
-        self.linked = tuple(name_key(link.target) for link in links_in(text))
+    def __init__(self, text: str, words: Sequence[str]) -> None:
+        self.words = f" {' '.join(words)} "
+        self.linked: dict[str, dict[str, None]] = {}
+        """The folders of the links to each name."""
+        links = links_in(text)
+        self.labels = {name_key(link.label) for link in links}
+        for link in links:
+            self.linked.setdefault(name_key(link.target), {})[link.folder] = None
         self.spotted = spotted_names(text)
         self.named: Sequence[str] = ()
         self.seen = -1
@@ -332,28 +354,34 @@ class Names:
         if not self._ids:
             return []
         reading = self._readings.get(id_) if text is None else None
+        words = None
         if reading is None:
-            reading = _Reading(text or "")
+            words = words_of(text or "")
+            reading = _Reading(text or "", words)
             if text is not None and id_:
                 if len(self._readings) >= _CACHED:
                     self._readings = {}
                 self._readings[id_] = reading
         found: dict[str, Mention] = {}
-        for name in self._named(reading):
-            members = self._members(name)
-            for other in members:
-                if other != id_:
-                    found.setdefault(other, Mention(other, name, len(members)))
+        for name in self._named(reading, words):
+            if name in reading.labels and name not in self._ids:
+                continue  # the link itself counts
+            every = self._members(name)
+            folders = reading.linked.get(name, ()) if len(every) > 1 else ()
+            for members in [_in_folder(every, id_, folder) for folder in folders] or [every]:
+                for other in members:
+                    if other != id_ and other not in found:
+                        found[other] = Mention(other, name, len(members))
         return list(found.values())
 
-    def _named(self, reading: _Reading) -> Sequence[str]:
-        """The names of memories in a text, found again when a name in it came or went since."""
+    def _named(self, reading: _Reading, words: Sequence[str] | None) -> Sequence[str]:
+        """The names of memories in a text, found again when a name in it came or went since; `words`: its words."""
         past, changed = self._log
         now, since = past + len(changed), reading.seen - past
         if since < 0 or any(f" {key} " in reading.words for key in changed[since:]):
-            plain = mentions_in(reading.words.split(), self._all, self._lengths)
-            named = [name for name in plain if len(name.replace(" ", "")) >= MIN_LETTERS]
-            reading.named = tuple(dict.fromkeys((*reading.linked, *named)))
+            plain = mentions_in(reading.words.split() if words is None else words, self._all, self._lengths)
+            named = [name for name in plain if len(name) >= MIN_LETTERS and len(name.replace(" ", "")) >= MIN_LETTERS]
+            reading.named = tuple(dict.fromkeys((*reading.linked, *named))) if reading.linked else tuple(named)
         reading.seen = now
         return reading.named
 
@@ -361,7 +389,7 @@ class Names:
         """The memories of a name: by title or alias, else by what links call them."""
         own = self._ids.get(name)
         if own is not None:
-            return sorted(own)
+            return sorted(own) if len(own) > 1 else tuple(own)
         targets: Iterable[str] = self._called.get(name, ())
         return sorted({id_ for target in targets for id_ in self._ids.get(target, ())})
 
@@ -375,6 +403,10 @@ class Names:
                 self.remove(change.id)
             elif change.text_changed:
                 self.put(change.id, change.memory)
+
+    def given(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[tuple[str, str], ...]]]:
+        """The names of each memory, and the labels that its links give to others."""
+        return self._own, self._labels
 
     def to_bytes(self) -> bytes:
         """All names and labels as checksummed columns (no pickle)."""
@@ -396,25 +428,18 @@ class Names:
         return names
 
 
-def name_information(terms: Iterable[str], idf: Callable[[str], float], /) -> float:
-    """The IDF of the rarest term of a name; terms after one that is rare enough for the full weight are not read.
+def name_information(terms: Iterable[str], idf: Callable[[str], float], count: int, /) -> float:
+    """How much a name tells, from 0 to 1: the IDF of its rarest term, as a share of the IDF of a rare one.
 
-    >>> name_information(["tim", "burton", "never read"], {"tim": 2.0, "burton": 5.5}.__getitem__)
-    5.5
+    Rare is a term of one of these `count` memories, and one of 150 or more. Terms after a rare one are not read.
+
+    >>> name_information(["tim", "burton", "never read"], {"tim": 2.0, "burton": 5.5}.__getitem__, 10_000)
+    1.0
     """
+    rare = min(_RARE, math.log1p((count - 0.5) / 1.5)) if count else _RARE
     highest = 0.0
     for term in terms:
         highest = max(highest, idf(term))
-        if highest >= _RARE:
-            break
-    return highest
-
-
-def name_weight(mention: Mention, information: float, /) -> float:
-    """min(1, IDF of the name's rarest word / 5), divided by the number of memories with this name."""
-    return information_weight(information) / mention.shared
-
-
-def information_weight(information: float, /) -> float:
-    """min(1, IDF / 5) of a name's rarest word."""
-    return min(1.0, information / _RARE)
+        if highest >= rare:
+            return 1.0
+    return highest / rare

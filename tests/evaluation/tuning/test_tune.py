@@ -217,7 +217,7 @@ def test_weights_to_try():
 
 def test_bad_input():
     source, cases = good_and_bad(6)
-    with pytest.raises(ConfigError, match="6 judged cases for folds=5"):
+    with pytest.raises(ConfigError, match="6 cases with relevant ids are too few for folds=5: give at least 10"):
         tune(source, cases, recipe=Fusion())
     with pytest.raises(ConfigError, match="folds = 1 is not allowed"):
         tune(source, cases, recipe=Fusion(), folds=1)

@@ -233,7 +233,8 @@ def test_what_mentions_a_better_hit_gains_a_quarter():
 
 def test_the_graph_arm_walks_from_mention_to_mention(films):
     found = {result.id: result for result in films.search_arm("graph", QUESTION, k=5)}
-    weight = math.log(1 + (203 - 2 + 0.5) / (2 + 0.5)) / 5  # "burton" and "burbank" stand in 2 of 203 memories
+    idf = math.log(1 + (203 - 2 + 0.5) / (2 + 0.5))  # "burton" and "burbank" stand in 2 of 203 memories
+    weight = idf / math.log(1 + (203 - 1 + 0.5) / (1 + 0.5))
     assert found["director"].score == pytest.approx(weight * 0.5)
     assert found["city"].score == pytest.approx((weight * 0.5) ** 2)
     assert "film (bm25 #1) → mentions tim burton → director → mentions burbank → city" in str(found["city"].receipt)

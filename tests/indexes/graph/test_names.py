@@ -1,5 +1,6 @@
 """The live index of names."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,26 @@ def test_a_link_reaches_a_short_name_that_a_mention_does_not():
     names = filled(it=Memory("", title="It"))
     assert names.mentions("x", "It was it.") == []
     assert names.mentions("x", "See [[It]].") == [Mention("it", "it", 1)]
+
+
+@pytest.mark.parametrize(
+    ("source", "link", "targets"),
+    [
+        ("note", "[[Work/Index]]", ["Work/Index"]),
+        ("note", "[the list](people/Index.md#top)", ["People/Index"]),
+        ("Work/plan", "[[Index]]", ["Work/Index"]),  # the one in its own folder
+        ("Work/plan", "[home](../Index.md)", ["Index"]),
+        ("Work/old/plan", "[[../../People/Index|them]]", ["People/Index"]),
+        ("Work/plan", "[[/People/Index]] [[Index]]", ["People/Index", "Work/Index"]),
+        ("note", "[[Elsewhere/Index]]", ["Index", "People/Index", "Work/Index"]),
+    ],
+)
+def test_of_notes_with_one_name_a_link_means_the_one_in_its_folder(source, link, targets):
+    notes = {id_: Memory("", title="Index") for id_ in ("Index", "People/Index", "Work/Index")}
+    names = filled(**notes, **{source: Memory(f"See {link}.")})
+    shared = 3 if len(targets) == 3 else 1
+    assert names.mentions(source, f"See {link}.") == [Mention(id_, "index", shared) for id_ in targets]
+    assert len(names.mentions(source, "The index.")) == 3
 
 
 def test_names_are_live_in_both_directions_of_time():

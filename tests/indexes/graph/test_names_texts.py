@@ -29,16 +29,16 @@ def test_links_of_notes():
     text = "See [[Ana]], [[people/Ben|my boss]], [[Plan#Goals]], [the log](../log/2024%2005.md#top) and ![x](y.md)."
     assert links_in(text) == [
         TextLink("Ana", ""),
-        TextLink("Ben", "my boss"),
+        TextLink("Ben", "my boss", "people"),
         TextLink("Plan", ""),
-        TextLink("2024 05", "the log"),
+        TextLink("2024 05", "the log", "../log"),
     ]
     assert links_in("[a](<other note.md#h>), [b](https://x.org/README.md), [c](<ftp://y/z.md>)") == [
         TextLink("other note", "a")
     ]
     assert links_in("![[Ana]] and [[Projects/Atlas#Plan|the plan]]") == [
         TextLink("Ana", ""),
-        TextLink("Atlas", "the plan"),
+        TextLink("Atlas", "the plan", "Projects"),
     ]
 
 

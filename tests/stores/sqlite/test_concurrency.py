@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from hybridmem.errors import StoreBusyError
 from hybridmem.stores.sqlite.store import SQLiteStore
 
 NOW = View()
-PROCESSES, THREADS, SECONDS = 4, 2, 5.0
+PROCESSES, THREADS, SECONDS = 4, 2, float(os.environ.get("HYBRIDMEM_SOAK_SECONDS", "5"))
 
 WORKER = textwrap.dedent(
     """

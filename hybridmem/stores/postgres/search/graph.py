@@ -26,8 +26,7 @@ from hybridmem.indexes.graph.activation import GraphSnapshot, check_walk
 from hybridmem.indexes.graph.index import GraphIndex, GraphSettings
 from hybridmem.indexes.graph.names import (
     Names,
-    information_weight,
-    name_weight,
+    name_information,
     shared_names,
     spotted_names,
     words_of,
@@ -313,14 +312,12 @@ def names_read(
     ]
     spotted = [(id_, spotted_names(texts[id_][0])) for id_ in ids if id_ in texts and texts[id_][1]]
     shared = shared_names(query, spotted)
-    information = _information(namespace, run, [*(mention.name for _, mention in found), *shared], analyzer)
-    return NamesRead(
-        [
-            (id_, mention.id, graph.mentions * name_weight(mention, information[mention.name]), mention.name)
-            for id_, mention in found
-        ],
-        [(name, graph.mentions * information_weight(information[name]), members) for name, members in shared.items()],
-    )
+
+    def weigh(wanted: Set[str]) -> dict[str, float]:
+        information = _information(namespace, run, wanted, analyzer)
+        return {name: graph.mentions * information[name] for name in wanted}
+
+    return NamesRead([(id_, *mention) for id_, mention in found], shared, weigh)
 
 
 def _names(namespace: str, run: RunStatement, words: Sequence[str]) -> Names:
@@ -339,11 +336,12 @@ def _names(namespace: str, run: RunStatement, words: Sequence[str]) -> Names:
 
 
 def _information(namespace: str, run: RunStatement, names: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
-    """The IDF of the rarest term of each name."""
+    """How much each name tells, from 0 to 1."""
     terms = {name: analyzer(name) for name in names}
     wanted = sorted({term for some in terms.values() for term in some})
     if not wanted:
         return dict.fromkeys(terms, 0.0)
     rows = run(SQL(_FREQUENCIES, (namespace, wanted, namespace)))
     information = {term: idf(int(count or 0), int(n or 0)) for term, n, count in rows}
-    return {name: max((information[term] for term in some), default=0.0) for name, some in terms.items()}
+    memories = max(int(count or 0) for _, _, count in rows)
+    return {name: name_information(some, information.__getitem__, memories) for name, some in terms.items()}

@@ -342,13 +342,14 @@ class PostgresView:
         graph = self._settings.graph
         if graph is not None and weight is not None:
             graph = replace(graph, mentions=weight)
-        found = self._read_names("", ids, graph).links
-        return [(source, target, weight, name) for source, target, weight, name in found if source is not None]
+        found = self._read_names("", ids, graph)
+        weights = found.weigh({name for _, _, name, _ in found.links})
+        return [(id_, other, weights[name] / count, name) for id_, other, name, count in found.links if id_ is not None]
 
     def _read_names(self, query: str, ids: Sequence[str], graph: GraphSettings | None) -> NamesRead:
         """The names in the query and in the texts of these memories."""
         if graph is None:
-            return NamesRead((), ())
+            return NamesRead((), {}, lambda _: {})
         return names_read(self._namespace, self._run, query, ids, graph, self._settings.analyzer)
 
     def contradictions(self, ids: Sequence[str], /) -> list[tuple[str, str]]:
