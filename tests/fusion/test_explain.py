@@ -226,3 +226,9 @@ def test_a_confidence_that_is_too_low_leaves_no_results():
     assert refused.why_not("x") == "x: confidence 0.250 is below min_confidence 0.500"
     assert refused.remarks == ("confidence 0.250 is below min_confidence 0.500",)
     assert (told.to_dict()["confidence"], told.refused(0.1).confidence) == (0.25, 0.25)
+
+
+def test_an_explanation_in_a_shell_is_one_line():
+    explanation = explained(RECIPE, LISTS[:2], k=1)
+    left = len(explanation.dropped) + len(explanation.gated)
+    assert repr(explanation) == f"<Explanation of 'where is the cat': 1 results, {left} left out; print shows them>"

@@ -1,6 +1,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -290,8 +291,9 @@ def test_convex_counts_from_the_score_of_an_unrelated_item():
     ranking = Fusion(mode="convex", weights=(0.5, 0.5)).run(lists, reader=READER)
     expected = {"a": 0.5 * 1.0, "b": 0.5 * 1 / 4 + 0.5 * 1.0, "c": 0.5 * (0.3 - 0.2) / (0.8 - 0.2)}
     assert dict(zip(ranking.keys, ranking.scores, strict=True)) == pytest.approx(expected)
-    below = Fusion(mode="convex").run([arm("vector", "a", [0.1])._replace(baseline=0.2)], reader=READER)
-    assert below.scores == [0.0]
+    for baseline in (0.2, 0.1, np.nextafter(0.1, 0)):  # the last: equal but for rounding
+        below = Fusion(mode="convex").run([arm("vector", "a", [0.1])._replace(baseline=baseline)], reader=READER)
+        assert below.scores == [0.0]
 
 
 def test_a_pool_adds_candidates_that_no_arm_listed():
@@ -305,12 +307,10 @@ def test_a_pool_adds_candidates_that_no_arm_listed():
     assert (ranking.keys, ranking.scores) == (list("abc"), [1.0, 0.5, 0.25])  # no arm and no part adds to d
     trace = Trace()
     Fusion(mode="convex", complete=True).run(lists, reader=READER, pool=pool, trace=trace)
-    assert trace._dropped == {"d": "match: no arm listed it and no evidence adds to its score"}
+    assert trace._dropped == {"d": "its score is 0: no arm listed it, and no evidence adds to it"}
     trace, last = Trace(), [arm("x", [rows["a"], rows["d"]], [2.0, 0.0])._replace(known=lists[0].known)]
     assert Fusion(mode="convex", complete=True).run(last, reader=READER, pool=pool, trace=trace).keys == list("abc")
-    assert trace._dropped == {
-        "d": "match: it is the last hit of an arm, which counts 0, and no evidence adds to its score"
-    }
+    assert trace._dropped == {"d": "its score is 0: the last hit of an arm counts 0, and no evidence adds to it"}
     assert Fusion(mode="convex", complete=True).run([], reader=READER, pool=Pool([], Candidates([], {}, {}))).keys == []
     gated = Fusion(mode="convex", complete=True, gate=QualityGate(floor=1.5)).run(lists, reader=READER, pool=pool)
     assert gated.keys == ["a", "c"]  # b was listed, and is below the floor
