@@ -166,7 +166,9 @@ class HybridStore(BaseStore):
             self.memory.store.put(bare, namespace=name)
 
     def _memory(self, op: PutOp, id_: str, old: Memory | None) -> Memory:
-        value = dict(op.value or {})
+        if not isinstance(op.value, Mapping):
+            raise ConfigError(f"value = {op.value!r} is not allowed: a dict")
+        value = dict(op.value)
         if RESERVED in value:
             raise ConfigError(f"the key {RESERVED!r} of a value is reserved for the store")
         paths = self._fields if op.index is None else op.index or ()

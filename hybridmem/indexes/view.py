@@ -163,7 +163,10 @@ class LocalView:
                 return 0
             self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
+        ids, rows = entries.ids(), entries.rows()
+        text.share_ids(ids, rows)
         if codes is not None:
+            codes.share_ids(ids, rows)
             self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -168,9 +169,12 @@ _LEAST = 40
 """The characters of a text that are worth showing alone."""
 _LESS = "<\u2039\u2329\u3008\u27e8\u276c\u276e\u2770\u02c2\u1438\u227a\u29fc"
 _SLASHES = "/\\\u2044\u2215\u29f8\u2571\u2afd"
-"""Characters that look like "<" and "/" (those that NFKC folds to them, such as U+FF1C, are not listed)."""
+"""Characters that look like "<" and "/" (those that NFKD folds to them, such as U+FF1C, are not listed)."""
 _LOOK_ALIKES = {**dict.fromkeys(map(ord, _LESS), "<"), **dict.fromkeys(map(ord, _SLASHES), "/")}
-_BRACKETS = str.maketrans({"[": "(", "]": ")", "<": "(", ">": ")"})
+_BRACKETS = {"[": "(", "]": ")", "<": "(", ">": ")"}
+_TAG = re.compile(r"<[^a-z0-9]{0,3}[/|]|<(?:(?:start|end)_of_|bos>|eos>|s>|<sys|system|assistant|user>|human>|think)")
+"""Closing tags, and the control tokens and roles of chat templates."""
+_INSTRUCTION = re.compile(r"\[/?inst\]")
 
 
 def block(
@@ -254,7 +258,7 @@ def _fitting(lines: Sequence[str], order: Sequence[int], tokens: int, count: Cal
 
 def _label(text: Any) -> str:
     """An id, date or name in one line and without brackets."""
-    return " ".join(str(text).split()).translate(_BRACKETS)
+    return "".join(_BRACKETS.get(_seen(letter)[:1], letter) for letter in " ".join(str(text).split()))
 
 
 def _contained(text: str) -> str:
@@ -267,15 +271,17 @@ def _contained(text: str) -> str:
     joined = "\n  ".join(lines)
     folded = _seen(joined).casefold()
     visible = "".join(filter(_visible, folded))
-    if "<" in folded and (STEM in "".join(filter(str.isalpha, folded)) or "<|" in visible or "</" in visible):
+    if _INSTRUCTION.search(visible):
+        joined = "".join(_BRACKETS.get(_seen(letter)[:1], letter) for letter in joined)
+    elif "<" in folded and (STEM in "".join(filter(str.isalpha, folded)) or _TAG.search(visible)):
         joined = "".join("&lt;" if "<" in _seen(letter) else letter for letter in joined)
     return joined
 
 
 def _seen(text: str) -> str:
     """A text as a reader sees it: compatibility forms and look-alikes of "<" and "/" are replaced by them."""
-    return unicodedata.normalize("NFKC", text).translate(_LOOK_ALIKES)
+    return unicodedata.normalize("NFKD", text).translate(_LOOK_ALIKES)
 
 
 def _visible(letter: str) -> bool:
-    return letter.isprintable() and not letter.isspace()
+    return letter.isprintable() and not letter.isspace() and not unicodedata.combining(letter)

@@ -10,7 +10,7 @@ one immutable state; a writer prepares the next state and replaces it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
@@ -358,6 +358,17 @@ class BM25Index:
             else:
                 self._row_of = {ids[row]: row for row in np.flatnonzero(state.tombstones.alive[: state.size]).tolist()}
         return self._row_of
+
+    def share_ids(self, ids: list[str], rows: Mapping[str, int], /) -> None:
+        """Use these texts and their positions instead of its own, if they are the ids of all its rows in order.
+
+        Another index of the same memories has them: one copy takes less memory, and half the time to open.
+        """
+        with self._writer, self._swap:
+            state = self._state
+            if state.tombstones is None and state.ids[: state.size] == ids:
+                state.ids[: state.size] = ids
+                self._row_of = dict(rows)
 
     def _rows_of(self, ids: Sequence[str]) -> tuple[State, list[int]]:
         with self._swap:

@@ -136,6 +136,14 @@ class CompactVectors:
                 self._row_of = rows
             return self._row_of
 
+    def share_ids(self, ids: list[str], rows: Mapping[str, int], /) -> None:
+        """Use these texts and their positions instead of its own, if they are the ids of its first rows in order."""
+        with self._lock:
+            codes, count = self._current, len(ids)
+            if not len(codes.dead) and codes.ids[:count] == ids:
+                codes.ids[:count] = ids
+                self._row_of = {**rows, **dict(zip(codes.ids[count : codes.n], range(count, codes.n), strict=True))}
+
     def __len__(self) -> int:
         return self._current.n - len(self._current.dead)
 
