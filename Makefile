@@ -24,8 +24,8 @@ coverage: programs $(VENV)/.test $(VENV)/.wheel  ## every line and branch of the
 	$(BIN)/pytest -q $(RIGOUR) --cov=hybridmem.fusion --cov=hybridmem.core.fanout --cov-branch --cov-report=term-missing --cov-fail-under=100
 
 soak: $(VENV)/.test $(VENV)/.wheel  ## kill, damage and random-history tests at full length (about an hour)
-	HYBRIDMEM_KILLS=200 HYBRIDMEM_DAMAGED=400 HYBRIDMEM_EXAMPLES=400 HYBRIDMEM_SOAK_SECONDS=300 \
-	  $(BIN)/pytest -q --timeout 3600 tests/stores
+	HYBRIDMEM_KILLS=200 HYBRIDMEM_DAMAGED=400 HYBRIDMEM_EXAMPLES=400 HYBRIDMEM_OPERATIONS=10000 HYBRIDMEM_SOAK_SECONDS=300 \
+	  $(BIN)/pytest -q --timeout 3600 tests/stores tests/memory/test_memory_processes.py
 
 lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff (style and format) and import-linter (layers)
 	$(BIN)/ruff check .

@@ -18,11 +18,13 @@ from hybridmem.errors import ConfigError
 from hybridmem.retrievers.options import refuse_keywords
 
 __all__ = [
+    "AddingCall",
     "BM25Call",
     "BM25Settings",
     "Built",
     "ClockOption",
     "DedupOption",
+    "DocumentSource",
     "EnsembleCall",
     "FilterOption",
     "FusionCall",
@@ -38,6 +40,7 @@ __all__ = [
     "MemoryFusionSettings",
     "MemoryGraphSettings",
     "NearestCall",
+    "NewMemorySettings",
     "RecipeOption",
     "TimeOption",
     "VectorCall",
@@ -55,14 +58,21 @@ IdKey = str | Callable[[Document], Hashable] | None
 """What tells two documents apart: a metadata key, a function of the document, or None for `Document.id`, then text."""
 
 if TYPE_CHECKING:
+    from langchain_core.stores import BaseStore
+    from langchain_core.vectorstores import VectorStore
+
     from hybridmem.indexes.graph.index import GraphSettings
+    from hybridmem.memory.factory import VectorsOption
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.question import RecipeLike
     from hybridmem.retrievers.arms import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
+    from hybridmem.text.analyzer import Analyzer
 
     FilterOption = Mapping[str, Any] | Callable[[Document], bool]
     ClockOption = Callable[[], float]
+    DocumentSource = VectorStore | BaseStore[str, Document] | Callable[[list[str]], Sequence[Document | None]]
 else:
-    ClockOption = DedupOption = FilterOption = GateOption = GraphSettings = HalfLifeOption = Any
+    ClockOption = DedupOption = DocumentSource = FilterOption = GateOption = GraphSettings = HalfLifeOption = Any
     HybridMemory = RecipeOption = TimeOption = Any
 
 
@@ -135,6 +145,26 @@ class HybridCall(NearestCall, total=False):
     tokens: int | None
     touch: bool
     min_confidence: float | None
+
+
+class AddingCall(TypedDict, total=False):
+    """Further keywords of `HybridVectorStore.add_texts`."""
+
+    batch_size: int
+
+
+class NewMemorySettings(TypedDict, total=False):
+    """Settings of the memory that `HybridVectorStore.from_texts` opens."""
+
+    recipe: RecipeLike
+    k: int
+    analyzer: Analyzer | None
+    k1: float | None
+    b: float | None
+    graph: GraphSettings | bool
+    vectors: VectorsOption | None
+    clock: ClockOption
+    busy_timeout: float
 
 
 class MemoryBM25Settings(_Retriever, total=False):

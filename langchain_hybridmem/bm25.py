@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from langchain_hybridmem._vectorstores import check_of
 if TYPE_CHECKING:
     from langchain_hybridmem._settings import BM25Settings, MemoryBM25Settings
 
-__all__ = ["BM25Retriever", "CorpusScores"]
+__all__ = ["BM25Retriever", "CorpusScores", "Vectorizer"]
 
 Self = TypeVar("Self", bound="BM25Retriever")
 _CALL = ("k", "filter", "with_scores", "as_of", "namespace")
@@ -54,6 +54,18 @@ _INDEXED = frozenset({*_LEXICAL, "documents", "fields", "persist_path", "memory"
 """Fields that the index is made of."""
 
 log = logging.getLogger(__name__)
+
+
+class Vectorizer(Protocol):
+    """What ranks a corpus, such as `rank_bm25.BM25Okapi`."""
+
+    def get_scores(self, query: list[str], /) -> npt.NDArray[np.float64]:
+        """The score of every document for these terms."""
+        ...
+
+    def get_top_n(self, query: list[str], documents: list[Any], n: int = 5) -> list[Any]:
+        """The n best of the documents."""
+        ...
 
 
 class BM25Retriever(SearchRetriever):
@@ -84,7 +96,10 @@ class BM25Retriever(SearchRetriever):
     """`hybridmem` (ours), `fts5` or `rank-bm25`. None: ours, unless `bm25_variant` or `bm25_params` need rank-bm25."""
     k1: float | None = None
     b: float | None = None
-    preprocess_func: Callable[[str], list[str]] | None = None
+    if TYPE_CHECKING:  # never None in a retriever over documents
+        preprocess_func: Callable[[str], list[str]] = Field(default=str.split)
+    else:
+        preprocess_func: Callable[[str], list[str]] | None = None
     """Text → terms, for documents and queries. None: our analyzer."""
     bm25_variant: Literal["okapi", "l", "plus"] | None = None
     """A class of rank-bm25: it chooses that engine. None: ours."""
@@ -102,7 +117,11 @@ class BM25Retriever(SearchRetriever):
     built: Built | None = Field(default=None, repr=False, exclude=True)
     """The index over `documents`, for a retriever that is made from this one's fields."""
 
-    if not TYPE_CHECKING:  # type checkers read the fields above
+    if TYPE_CHECKING:  # fields of the original, which are properties here
+        docs: list[Document] = Field(default_factory=list)
+        vectorizer: Vectorizer = Field(default=cast("Vectorizer", None))
+
+    else:
 
         def __init__(self, **settings: Any) -> None:  # a wrong setting is a ConfigError, not pydantic's own error
             vectorizer = settings.pop("vectorizer", None)
@@ -144,7 +163,7 @@ class BM25Retriever(SearchRetriever):
         super()._change({**settings, "built": made.built, "preprocess_func": made.preprocess_func, "documents": None})
 
     def _rank_by(
-        self, vectorizer: Any, documents: Sequence[Document], terms: Callable[[str], list[str]] | None
+        self, vectorizer: Vectorizer, documents: Sequence[Document], terms: Callable[[str], list[str]] | None
     ) -> None:
         """Rank by a vectorizer of the user's own; terms are the original's by default."""
         terms = terms or str.split
@@ -174,7 +193,8 @@ class BM25Retriever(SearchRetriever):
     ) -> Self:
         """Over texts, with metadata and ids when given."""
         documents = documents_of_texts(texts, metadatas, ids)
-        return cls(documents=documents, bm25_params=bm25_params, preprocess_func=preprocess_func, **settings)
+        given: Any = {"bm25_params": bm25_params, "preprocess_func": preprocess_func, **settings}
+        return cls(documents=documents, **given)
 
     @classmethod
     def from_documents(
@@ -186,7 +206,8 @@ class BM25Retriever(SearchRetriever):
         **settings: Unpack[BM25Settings],
     ) -> Self:
         """Over documents; two with the same id stay two."""
-        return cls(documents=list(documents), bm25_params=bm25_params, preprocess_func=preprocess_func, **settings)
+        given: Any = {"bm25_params": bm25_params, "preprocess_func": preprocess_func, **settings}
+        return cls(documents=list(documents), **given)
 
     @classmethod
     def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[MemoryBM25Settings]) -> Self:
@@ -195,36 +216,41 @@ class BM25Retriever(SearchRetriever):
 
     # --- documents
 
-    @property
-    def docs(self) -> list[Document]:
-        """All documents, in the order in which they were added."""
-        if self.built is None:
-            raise ConfigError("this BM25Retriever has no documents of its own: its memory has them")
-        items: list[Document] = self.built.index.items
-        return items
+    if not TYPE_CHECKING:  # type checkers read the fields above
 
-    @docs.setter
-    def docs(self, documents: Iterable[Document]) -> None:
-        self._change({"documents": list(documents)})
+        @property
+        def docs(self) -> list[Document]:
+            """All documents, in the order in which they were added."""
+            if self.built is None:
+                raise ConfigError("this BM25Retriever has no documents of its own: its memory has them")
+            items: list[Document] = self.built.index.items
+            return items
 
-    @property
-    def vectorizer(self) -> Any:
-        """An object with rank-bm25's `get_scores(terms)` and `get_top_n(terms, documents, n)`, over `docs`.
+        @docs.setter
+        def docs(self, documents: Iterable[Document]) -> None:
+            self._change({"documents": list(documents)})
 
-        It is the one that was given or set, rank-bm25's own with that engine, else `CorpusScores` with our scores.
-        """
-        if self.built is None:
-            return None
-        index = self.built.index
-        if isinstance(index, _GivenVectorizer):
-            return index.vectorizer
-        if isinstance(index.index, RankBM25Index):
-            return index.index.vectorizer
-        return CorpusScores(index)
+        @property
+        def vectorizer(self) -> Vectorizer:
+            """An object with rank-bm25's `get_scores(terms)` and `get_top_n(terms, documents, n)`, over `docs`.
 
-    @vectorizer.setter
-    def vectorizer(self, vectorizer: Any) -> None:
-        self._rank_by(vectorizer, self.docs, _given_terms(self.preprocess_func, self.built))
+            It is the one that was given or set, rank-bm25's own with that engine, else `CorpusScores` with our scores.
+            """
+            if self.built is None:
+                raise ConfigError("this BM25Retriever has no documents of its own: its memory ranks them")
+            index = self.built.index
+            own: Vectorizer
+            if isinstance(index, _GivenVectorizer):
+                own = index.vectorizer
+                return own
+            if isinstance(index.index, RankBM25Index):
+                own = index.index.vectorizer
+                return own
+            return CorpusScores(index)
+
+        @vectorizer.setter
+        def vectorizer(self, vectorizer: Vectorizer) -> None:
+            self._rank_by(vectorizer, self.docs, _given_terms(self.preprocess_func, self.built))
 
     def add_documents(self, documents: Sequence[Document], /) -> list[str]:
         """Add documents, or replace those of the same id; returns the ids to delete them by."""
@@ -318,12 +344,12 @@ class CorpusScores:
 class _GivenVectorizer:
     """Documents ranked by the vectorizer of the user, as the original does: by `get_scores`, the last first in ties."""
 
-    def __init__(self, vectorizer: Any, items: Sequence[Document], terms: Callable[[str], list[str]]) -> None:
+    def __init__(self, vectorizer: Vectorizer, items: Sequence[Document], terms: Callable[[str], list[str]]) -> None:
         self.vectorizer, self.items, self._terms = vectorizer, list(items), terms
 
     def search(self, query: str, /, *, k: int, check: Callable[[Document], bool] | None = None) -> list[LexicalHit]:
         """The k best documents that pass the check."""
-        scores = self.vectorizer.get_scores(self._terms(query))
+        scores = self.vectorizer.get_scores(list(self._terms(query)))
         hits = [LexicalHit(self.items[place], float(scores[place])) for place in np.argsort(scores)[::-1]]
         return [hit for hit in hits if check is None or check(hit.item)][:k]
 

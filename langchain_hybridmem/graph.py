@@ -40,6 +40,7 @@ from langchain_hybridmem._conversion import DocumentReader, ScoredDocuments, to_
 from langchain_hybridmem._runs import SearchRetriever
 from langchain_hybridmem._settings import (
     Built,
+    DocumentSource,
     FilterOption,
     GraphSettings,
     HybridMemory,
@@ -84,7 +85,7 @@ class GraphRetriever(SearchRetriever):
     """A HybridMemory to search."""
     documents: list[Document] | None = Field(default=None, repr=False, exclude=True)
     """Documents in memory; `add_documents` and `delete` change them later."""
-    store: Any = None
+    store: DocumentSource | None = None
     """Where neighbours are fetched from: a vector store (`get_by_ids`), a key-value store (`mget`), or a function."""
     seed: SkipValidation[RetrieverLike | None] = None
     """The retriever whose hits are the seeds; None: BM25 over the documents."""
@@ -193,7 +194,7 @@ class GraphRetriever(SearchRetriever):
     @classmethod
     def from_store(
         cls: type[Self],
-        store: Any,
+        store: DocumentSource,
         /,
         *,
         seed: RetrieverLike | None = None,
@@ -292,10 +293,11 @@ class GraphRetriever(SearchRetriever):
 
     def _find(self, query: str, config: RunnableConfig, name: str, values: list[Any]) -> Job:
         """A job that asks a vector store for the documents with one of these values in a metadata field."""
-        if not hasattr(self.store, "as_retriever"):
-            kind = type(self.store).__name__
+        store: Any = self.store
+        if not hasattr(store, "as_retriever"):
+            kind = type(store).__name__
             raise ConfigError(f"store is a {kind}: edges to the field {name!r} need a vector store")
-        arm = next(iter(arms_of([self.store.as_retriever()]).values()))
+        arm = next(iter(arms_of([store.as_retriever()]).values()))
         request = arm.request(query, ArmQuery(MAX_FETCHED, {name: {"$in": values}}), config)
         return seed_job(request, MAX_FETCHED, lambda hits: self._items(hits.items))
 
@@ -307,7 +309,7 @@ class GraphRetriever(SearchRetriever):
         return items, seed_scores([one.memory.id for one in items], hits.scores)
 
     def _fetch(self, ids: list[str]) -> Job:
-        store = self.store
+        store: Any = self.store
         if hasattr(store, "get_by_ids"):
             now, later = store.get_by_ids, getattr(store, "aget_by_ids", None)
         elif hasattr(store, "mget"):

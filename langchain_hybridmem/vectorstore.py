@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from langchain_core.documents import Document
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hybridmem.filters.parse import Filter
-    from langchain_hybridmem._settings import HybridCall, NearestCall
+    from langchain_hybridmem._settings import AddingCall, HybridCall, NearestCall, NewMemorySettings
 
 __all__ = ["HybridVectorStore"]
 
@@ -62,31 +62,31 @@ class HybridVectorStore(VectorStore):
 
     # --- writing
 
-    def add_texts(
+    def add_texts(  # type: ignore[override]
         self,
         texts: Iterable[str],
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AddingCall],
     ) -> list[str]:
         """Add texts, or replace those whose ids are there already; gives the ids."""
         refuse_keywords("add_texts", kwargs, _ADDING)
         return self.memory.add_many(_memories(texts, metadatas, ids))
 
-    async def aadd_texts(
+    async def aadd_texts(  # type: ignore[override]
         self,
         texts: Iterable[str],
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[AddingCall],
     ) -> list[str]:
         """Add texts without blocking the event loop."""
         refuse_keywords("aadd_texts", kwargs, _ADDING)
         return await self.memory.aadd_many(_memories(texts, metadatas, ids))
 
-    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+    def delete(self, ids: list[str] | None = None, **kwargs: NoReturn) -> bool | None:
         """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
         refuse_keywords("delete", kwargs, ())
         if ids is None:
@@ -95,7 +95,7 @@ class HybridVectorStore(VectorStore):
             self.memory.forget(*ids)
         return True
 
-    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+    async def adelete(self, ids: list[str] | None = None, **kwargs: NoReturn) -> bool | None:
         """Delete documents without blocking the event loop."""
         done: bool | None = await in_thread(lambda: self.delete(ids, **kwargs))
         return done
@@ -192,6 +192,15 @@ class HybridVectorStore(VectorStore):
         refuse_keywords("similarity_search_with_score_by_vector", kwargs, _VECTOR_ONLY)
         return _scored(self.memory.nearest(embedding, k=k, filter=filter, **kwargs))
 
+    async def asimilarity_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
+    ) -> list[tuple[Document, float]]:
+        """The same without blocking the event loop."""
+        found: list[tuple[Document, float]] = await in_thread(
+            lambda: self.similarity_search_with_score_by_vector(embedding, k, filter, **kwargs)
+        )
+        return found
+
     # --- diversity
 
     def max_marginal_relevance_search(  # type: ignore[override]
@@ -269,7 +278,7 @@ class HybridVectorStore(VectorStore):
     # --- construction
 
     @classmethod
-    def from_texts(
+    def from_texts(  # type: ignore[override]
         cls,
         texts: list[str],
         embedding: Embeddings,
@@ -278,7 +287,7 @@ class HybridVectorStore(VectorStore):
         ids: list[str] | None = None,
         path: str | Path = ":memory:",
         namespace: str = "",
-        **kwargs: Any,
+        **kwargs: Unpack[NewMemorySettings],
     ) -> HybridVectorStore:
         """A store over a new or existing memory at `path`, with these texts added; more goes to `HybridMemory`."""
         store = cls(HybridMemory(path, embedder=embedding, namespace=namespace, **kwargs))
@@ -286,18 +295,20 @@ class HybridVectorStore(VectorStore):
         return store
 
     @classmethod
-    async def afrom_texts(
+    async def afrom_texts(  # type: ignore[override]
         cls,
         texts: list[str],
         embedding: Embeddings,
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,
-        **kwargs: Any,
+        path: str | Path = ":memory:",
+        namespace: str = "",
+        **kwargs: Unpack[NewMemorySettings],
     ) -> HybridVectorStore:
         """The same without blocking the event loop."""
         made: HybridVectorStore = await in_thread(
-            lambda: cls.from_texts(texts, embedding, metadatas, ids=ids, **kwargs)
+            lambda: cls.from_texts(texts, embedding, metadatas, ids=ids, path=path, namespace=namespace, **kwargs)
         )
         return made
 

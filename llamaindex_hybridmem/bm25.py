@@ -39,6 +39,7 @@ from llamaindex_hybridmem._conversion import own_copy, scored_nodes
 from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
+    from bm25s import BM25
     from llama_index.core import VectorStoreIndex
     from llama_index.core.storage.docstore.types import BaseDocumentStore
     from llama_index.core.vector_stores.types import BasePydanticVectorStore
@@ -91,7 +92,7 @@ class BM25Retriever(SearchRetriever):
         nodes: Sequence[BaseNode] | None = None,
         stemmer: WordStemmer | None = None,
         language: str | None = None,
-        existing_bm25: Any = None,
+        existing_bm25: BM25 | None = None,
         similarity_top_k: int = DEFAULT_SIMILARITY_TOP_K,
         callback_manager: CallbackManager | None = None,
         objects: list[IndexNode] | None = None,
@@ -151,7 +152,9 @@ class BM25Retriever(SearchRetriever):
             stored["engine"], stored["k1"], stored["b"], named, terms, variant, stored["bm25_params"]
         )
 
-    def _indexed(self, nodes: Sequence[BaseNode], existing: Any = None) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
+    def _indexed(
+        self, nodes: Sequence[BaseNode], existing: BM25 | None = None
+    ) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
         """The nodes in an index of the chosen engine, or of the user's own index."""
         if self._stored["engine"] == "bm25s" or existing is not None:
             return self._bm25s_corpus(nodes, existing)
@@ -159,7 +162,7 @@ class BM25Retriever(SearchRetriever):
         corpus.begin(self._rows(nodes))
         return corpus
 
-    def _bm25s_corpus(self, nodes: Sequence[BaseNode], existing: Any = None) -> Bm25sCorpus:
+    def _bm25s_corpus(self, nodes: Sequence[BaseNode], existing: BM25 | None = None) -> Bm25sCorpus:
         return Bm25sCorpus(
             nodes,
             existing,
@@ -269,6 +272,18 @@ class BM25Retriever(SearchRetriever):
         else:
             corpus.save(file, settings)
 
+    @classmethod
+    async def afrom_persist_dir(
+        cls, path: str | Path, encoding: str = "utf-8", **settings: Unpack[BM25FolderSettings]
+    ) -> BM25Retriever:
+        """`from_persist_dir` without blocking the event loop."""
+        made: BM25Retriever = await in_thread(lambda: cls.from_persist_dir(path, encoding, **settings))
+        return made
+
+    async def apersist(self, path: str | Path, encoding: str = "utf-8", **ignored: Unpack[BM25sFiles]) -> None:
+        """`persist` without blocking the event loop."""
+        await in_thread(lambda: self.persist(path, encoding, **ignored))
+
     # --- nodes
 
     @property
@@ -318,7 +333,7 @@ class BM25Retriever(SearchRetriever):
         self._change_words(token_pattern=pattern)
 
     @property
-    def bm25(self) -> Any:
+    def bm25(self) -> BM25:
         """A `bm25s.BM25` over the nodes, as the original has it; with another engine one is made for each access.
 
         Setting it makes that index, which must be over the same nodes, the one that is searched.
@@ -327,7 +342,7 @@ class BM25Retriever(SearchRetriever):
         return corpus.bm25 if isinstance(corpus, Bm25sCorpus) else self._bm25s_corpus(corpus.items).bm25
 
     @bm25.setter
-    def bm25(self, index: Any) -> None:
+    def bm25(self, index: BM25) -> None:
         self._nodes = self._bm25s_corpus(self.nodes, index)
 
     @property
@@ -355,7 +370,7 @@ class BM25Retriever(SearchRetriever):
         """The same without blocking the event loop."""
         return await in_thread(lambda: self.delete(node_ids))
 
-    delete_nodes = delete
+    delete_nodes, adelete_nodes = delete, adelete
 
     def _corpus(self) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
         if self._nodes is None:

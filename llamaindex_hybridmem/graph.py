@@ -48,8 +48,14 @@ from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_s
 from llamaindex_hybridmem._settings import Filters, Settings
 
 if TYPE_CHECKING:
+    from llama_index.core import VectorStoreIndex
+    from llama_index.core.storage.docstore.types import BaseDocumentStore
+    from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
     from hybridmem.memory.memory import HybridMemory
     from llamaindex_hybridmem._settings import GraphSearchSettings, MemoryGraphSettings
+
+    NodeSource = BaseDocumentStore | BasePydanticVectorStore | Callable[[list[str]], Sequence[BaseNode]]
 
 __all__ = ["GraphRetriever"]
 
@@ -106,7 +112,7 @@ class GraphRetriever(SearchRetriever):
         nodes: Sequence[BaseNode] | None = None,
         *,
         memory: HybridMemory | None = None,
-        store: Any = None,
+        store: NodeSource | None = None,
         seed: BaseRetriever | None = None,
         seeds: int | None = None,
         seed_scale: SeedScale = "max",
@@ -133,7 +139,8 @@ class GraphRetriever(SearchRetriever):
         given = {"seed": seed, "seeds": seeds, "graph": graph, "edges": edges}
         check_sources({"nodes": nodes, "memory": memory, "store": store}, given, ("get_nodes",))
         self._seeds, self._seed_scale = seeds, seed_scale
-        self._memory, self._store, self._graph = memory, store, graph
+        self._memory, self._graph = memory, graph
+        self._store: Any = store  # its methods say which kind it is
         self._read = MetadataKeys(thread_key, links_key, title_key)
         self._arm: Arm | None = None if seed is None else next(iter(arms_of([seed]).values()))
         self._nodes: GraphCorpus[BaseNode] | None = None
@@ -166,7 +173,7 @@ class GraphRetriever(SearchRetriever):
 
     @classmethod
     def from_store(
-        cls, store: Any, /, *, seed: BaseRetriever, **settings: Unpack[GraphSearchSettings]
+        cls, store: NodeSource, /, *, seed: BaseRetriever, **settings: Unpack[GraphSearchSettings]
     ) -> GraphRetriever:
         """Over a docstore or vector store (or a function from ids to nodes) from which neighbours are fetched."""
         return cls(store=store, seed=seed, **settings)
@@ -176,9 +183,9 @@ class GraphRetriever(SearchRetriever):
         cls,
         nodes: Sequence[BaseNode] | None = None,
         *,
-        index: Any = None,
-        docstore: Any = None,
-        vector_store: Any = None,
+        index: VectorStoreIndex | None = None,
+        docstore: BaseDocumentStore | None = None,
+        vector_store: BasePydanticVectorStore | None = None,
         seed: BaseRetriever | None = None,
         **settings: Unpack[GraphSearchSettings],
     ) -> GraphRetriever:
@@ -223,7 +230,7 @@ class GraphRetriever(SearchRetriever):
         """The same without blocking the event loop."""
         return await in_thread(lambda: self.delete(node_ids))
 
-    delete_nodes = delete
+    delete_nodes, adelete_nodes = delete, adelete
 
     def _corpus(self) -> GraphCorpus[BaseNode]:
         if self._nodes is None:

@@ -18,6 +18,8 @@ from llamaindex_hybridmem._settings import check_k
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+else:
+    HybridMemory = Any
 
 __all__ = ["HybridMemoryBlock"]
 
@@ -43,7 +45,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
     """
 
     name: str = Field(default="RetrievedMemories", description="The name of the memory block.")
-    memory: Any = Field(description="The HybridMemory, or a view of it, that keeps the messages.", exclude=True)
+    memory: HybridMemory = Field(description="The memory, or a view of it, that keeps the messages.", exclude=True)
     similarity_top_k: int = Field(default=8, description="How many memories are recalled.")
     shared: bool = Field(default=False, description="Whether sessions see each other's messages.")
     retrieval_context_window: int = Field(default=2, description="How many user messages make the query at most.")

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,33 @@ from hybridmem.core.forks import guard
 from hybridmem.embedding.sources import EmbeddingSource, source_of
 from hybridmem.errors import ConfigError, EmbeddingError, HybridMemError
 
-__all__ = ["Embedder", "Vector", "as_embedder", "check_same", "is_same", "unit"]
+if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
+    from typing_extensions import Unpack
+
+    from hybridmem.embedding.sources import EmbeddingOption
+
+__all__ = ["Embedder", "EmbedderSettings", "Vector", "VectorLike", "as_embedder", "check_same", "is_same", "unit"]
 
 Vector = npt.NDArray[np.float32]
+VectorLike = Sequence[float] | npt.NDArray[np.floating[Any]]
+"""A vector as users give it."""
 _NOT_RETRIED = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, AssertionError, HybridMemError)
 """Errors in code rather than failures of a service: a second attempt would fail too."""
 
 
-def unit(vectors: Any, /) -> Vector:
+class EmbedderSettings(TypedDict, total=False):
+    """Settings of an `Embedder`."""
+
+    prefix: int | None
+    batch_size: int
+    retries: int
+    backoff: float
+    cache_size: int
+    sleep: Callable[[float], object]
+    asleep: Callable[[float], Awaitable[object]]
+
+
+def unit(vectors: VectorLike | Sequence[VectorLike], /) -> Vector:
     """Rows scaled to length 1, as float32: x / |x|. A zero row stays zero, so that its cosine with anything is 0."""
     rows = np.asarray(vectors, dtype=np.float64)
     peak = np.abs(rows).max(axis=-1, keepdims=True, initial=0.0)
@@ -206,7 +225,9 @@ def _shape(raw: Any) -> str:
         return f"a {type(raw).__name__}"
 
 
-def as_embedder(obj: Any, /, *, name: str | None = None, dim: int | None = None, **settings: Any) -> Embedder:
+def as_embedder(
+    obj: EmbeddingOption, /, *, name: str | None = None, dim: int | None = None, **settings: Unpack[EmbedderSettings]
+) -> Embedder:
     """Any embedding object as an `Embedder`; `name=` overrides the recorded identity.
 
     Settings: prefix, batch_size, retries, backoff, cache_size, sleep, asleep (see `Embedder`).

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,11 @@ import numpy.typing as npt
 from hybridmem.embedding.embedder import Embedder
 from hybridmem.embedding.sources import EmbeddingSource
 from hybridmem.errors import EmbeddingError, MissingExtraError
+
+if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
+    from typing_extensions import Unpack
+
+    from hybridmem.embedding.embedder import EmbedderSettings
 
 __all__ = ["LocalEmbedder"]
 
@@ -103,11 +108,11 @@ class LocalEmbedder(Embedder):
     (256,)
     """
 
-    def __init__(self, *, name: str | None = None, **settings: Any) -> None:
+    def __init__(self, *, name: str | None = None, **settings: Unpack[EmbedderSettings]) -> None:
         model = _model()
         source = EmbeddingSource(f"wordllama-{DIM}", model.embed, lambda text: model.embed([text])[0])
         super().__init__(source, name=name, dim=DIM, **settings)
-        self._settings = {"name": name, **settings}
+        self._settings: dict[str, Any] = {"name": name, **settings}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For copies and pickles: the model is loaded again from its package."""

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hybridmem.core import validation
 from hybridmem.core.protocols import Progress
@@ -25,6 +25,7 @@ from hybridmem.memory.memory import HybridMemory
 __all__ = [
     "Calibration",
     "Case",
+    "Searchable",
     "System",
     "calibrate",
     "evaluate",
@@ -55,6 +56,26 @@ class System:
     """The text of an id; used for failed cases."""
 
 
+class SupportsInvoke(Protocol):
+    """A retriever of LangChain."""
+
+    def invoke(self, query: str, /) -> Iterable[Any]:
+        """The documents for a query."""
+        ...
+
+
+class SupportsRetrieve(Protocol):
+    """A retriever of LlamaIndex."""
+
+    def retrieve(self, query: str, /) -> Iterable[Any]:
+        """The nodes for a query."""
+        ...
+
+
+Searchable = HybridMemory | System | SupportsInvoke | SupportsRetrieve | Callable[[str], Iterable[Any]]
+"""What can be evaluated: a memory, a retriever, or a function from a query to ids."""
+
+
 def result_id(item: Any, *, id_key: str | None = None) -> str:
     """The id of whatever a retriever returns: a string, a result, a Document, a node with or without its score.
 
@@ -81,7 +102,7 @@ def result_id(item: Any, *, id_key: str | None = None) -> str:
 
 
 def evaluate(
-    systems: Any,
+    systems: Searchable | Mapping[str, Searchable],
     cases: Iterable[Case],
     *,
     ks: Sequence[int] = KS,
@@ -171,14 +192,13 @@ def _run(system: System, cases: Sequence[Case], *, depth: int, progress: Progres
     )
 
 
-def _all_systems(systems: Any, *, id_key: str | None, stages: bool) -> list[System]:
+def _all_systems(systems: Searchable | Mapping[str, Searchable], *, id_key: str | None, stages: bool) -> list[System]:
     """The given systems as a list of named ones."""
-    if not isinstance(systems, Mapping):
-        systems = {"": systems}
-    if not systems:
+    named = systems if isinstance(systems, Mapping) else {"": systems}
+    if not named:
         raise ConfigError("no systems: give a memory, a retriever, a function, or a mapping of names to these")
     all_systems: list[System] = []
-    for name, system in systems.items():
+    for name, system in named.items():
         all_systems.extend(_systems(str(name), system, id_key=id_key, stages=stages))
     return all_systems
 

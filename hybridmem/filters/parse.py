@@ -92,7 +92,7 @@ Filter = Mapping[str, Any] | Condition
 """A filter as users give it: a mapping such as {"type": "fact"}, or a parsed condition."""
 
 
-def parse(filter: Any, /) -> Condition:
+def parse(filter: Filter | None, /) -> Condition:
     """Parse a filter; None and {} match everything; a Condition is returned unchanged.
 
     >>> parse({"type": "fact"})

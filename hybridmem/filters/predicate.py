@@ -18,7 +18,7 @@ from typing import Any
 from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.filters.chroma import to_chroma
-from hybridmem.filters.parse import All, AnyOf, Condition, Field, Kind, Not, Operand, Test, parse
+from hybridmem.filters.parse import All, AnyOf, Condition, Field, Filter, Kind, Not, Operand, Test, parse
 from hybridmem.filters.sql import SQL, Dialect, SQLite, to_sql
 
 __all__ = [
@@ -49,7 +49,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def compile_predicate(filter: Any, /) -> Predicate:
+def compile_predicate(filter: Filter | None, /) -> Predicate:
     """A function that returns whether a Memory, or a plain metadata mapping, matches.
 
     >>> compile_predicate({"pages": {"$gt": 3}})({"pages": 7})

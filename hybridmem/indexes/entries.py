@@ -156,6 +156,11 @@ class Entries:
         with self._lock:
             return list(self._rows)
 
+    def rows(self) -> dict[str, int]:
+        """All ids with their rows, ascending."""
+        with self._lock:
+            return dict(self._rows)
+
     def columns(self) -> dict[str, Array]:
         """The columns of all memories, in the order of `ids`."""
         with self._lock:

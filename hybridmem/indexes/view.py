@@ -55,6 +55,7 @@ REPLAY_RATIO = 200
 SAVE_PAUSE = 50.0
 """While memories are added, the indexes are saved again after this many times the duration of the last save."""
 BATCH = 8_000
+_LOOKS = 3
 
 
 class IndexSettings(NamedTuple):
@@ -162,7 +163,10 @@ class LocalView:
                 return 0
             self._names = names
         self.bm25, self._entries, self._saved = text, entries, entries.watermark
+        ids, rows = entries.ids(), entries.rows()
+        text.share_ids(ids, rows)
         if codes is not None:
+            codes.share_ids(ids, rows)
             self._vector, bulk = codes, None
         self._load(entries, bulk)
         return self._saved
@@ -363,6 +367,35 @@ class LocalView:
         for piece, data in codes.changed_pieces():
             self._store.save_snapshot(f"vectors/{piece}", watermark, data, namespace=namespace)
         self._store.save_snapshot("vectors", watermark, codes.to_bytes(), namespace=namespace)
+
+    def problems(self) -> list[str]:
+        """The saved indexes that differ from ones that are built from the log, one sentence each."""
+        store, settings = self._store, self._settings._replace(make_vectors=None)
+        if store.load_snapshot("entries", namespace=self._view.namespace) is None:
+            return []
+        for _ in range(_LOOKS):  # again while somebody writes
+            since, saved = LocalView(store, self._view, settings).contents(saved=True)
+            upto, built = LocalView(store, self._view, settings).contents(saved=False)
+            if since == upto:
+                where = f"of namespace {self._view.namespace!r} differs from the log: call reindex()"
+                return [
+                    f"the saved index {name!r} {where}"
+                    for name in built
+                    if name in saved and saved[name] != built[name]
+                ]
+        return []
+
+    def contents(self, *, saved: bool) -> tuple[int, dict[str, Any]]:
+        """The watermark of new indexes and what they hold, read from the snapshots or built from the log alone."""
+        self._next_save = math.inf
+        self._catch_up(self._open() if saved else 0)
+        ids = sorted(self._entries.ids())
+        held = {"bm25": self.bm25.digest(), "entries": (ids, self._entries.get(ids), self._entries.extras)}
+        if self._names is not None:
+            held["names"] = self._names.given()
+        if isinstance(self._vector, CompactVectors):
+            held["vectors"] = self._vector.vector_seqs()
+        return self._entries.watermark, held
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""

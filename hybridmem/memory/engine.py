@@ -216,6 +216,11 @@ class Engine:
             self._views.clear()
             self._as_of_views.clear()
 
+    def problems(self) -> list[str]:
+        """The saved indexes of all namespaces that differ from ones that are built from the log."""
+        views = [self._make_view(self.store, View(name), self.settings) for name in self.store.namespaces()]
+        return [problem for view in views if isinstance(view, LocalView) for problem in view.problems()]
+
     def save(self) -> None:
         """Store snapshots of the indexes, so that the next open is fast."""
         for view in list(self._views.values()):

@@ -24,6 +24,11 @@ from hybridmem.memory.engine import Engine
 if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
     from typing_extensions import Unpack
 
+    from hybridmem.embedding.sources import EmbeddingOption
+
+    VectorsOption = Literal["chroma"] | Mapping[str, str | int | bool] | Callable[[View], Any]
+    """Where vectors are kept: "chroma" beside the file, a folder or server of Chroma, or a function to an index."""
+
 __all__ = ["StoreOptions", "check_place", "open_engine", "open_store", "pick_embedder"]
 
 log = logging.getLogger("hybridmem")
@@ -96,7 +101,7 @@ def _made(kind: Callable[..., Any], place: str, clock: Callable[[], float], opti
     return store
 
 
-def pick_embedder(given: Any) -> Embedder | None:
+def pick_embedder(given: EmbeddingOption | None) -> Embedder | None:
     """The embedder for an embedding object, "local", None, or "auto": local where it is installed."""
     if given is None:
         return None
@@ -125,7 +130,7 @@ def open_engine(
     *,
     embedder: Embedder | None,
     settings: IndexSettings,
-    vectors: Any,
+    vectors: VectorsOption | None,
     clock: Callable[[], float],
     **options: Unpack[StoreOptions],
 ) -> Engine:
@@ -157,16 +162,18 @@ def _check(settings: IndexSettings) -> None:
     BM25Index(settings.analyzer, k1=settings.k1, b=settings.b)
 
 
-def _vector_maker(vectors: Any, path: str | Path | Store, store: Store, embedder: Embedder) -> Callable[[View], Any]:
+def _vector_maker(
+    vectors: VectorsOption, path: str | Path | Store, store: Store, embedder: Embedder
+) -> Callable[[View], Any]:
     """A function that makes the vector index of a view: Chroma beside the file, elsewhere, or on a server."""
     if callable(vectors):
-        return vectors  # type: ignore[no-any-return]
+        return vectors
     from hybridmem.indexes.vector.chroma import ChromaIndex, collection_name
 
     if isinstance(vectors, Mapping):
-        where = dict(vectors)
-        for name in where:
-            validation.one_of("a key of vectors", name, ("path", "host", "port", "ssl"))
+        where: dict[str, Any] = dict(vectors)
+        for key in where:
+            validation.one_of("a key of vectors", key, ("path", "host", "port", "ssl"))
     elif isinstance(vectors, str) and vectors == "chroma" and isinstance(path, (str, Path)) and str(path) != ":memory:":
         where = {"path": f"{path}.chroma"}
     else:

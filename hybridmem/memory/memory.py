@@ -34,6 +34,10 @@ from hybridmem.text.analyzer import Analyzer
 if TYPE_CHECKING:  # typing.Unpack came with Python 3.11
     from typing_extensions import Unpack
 
+    from hybridmem.embedding.embedder import VectorLike
+    from hybridmem.embedding.sources import EmbeddingOption
+    from hybridmem.memory.factory import VectorsOption
+
 __all__ = ["HybridMemory", "TimeMode"]
 
 TimeMode = Literal["graded", "strict"]
@@ -111,7 +115,7 @@ class HybridMemory(MemoryWriting):
         self,
         path: str | Path | Store = ":memory:",
         *,
-        embedder: Any = "auto",
+        embedder: EmbeddingOption | None = "auto",
         namespace: str = "",
         recipe: RecipeLike = "default",
         k: int = 8,
@@ -119,7 +123,7 @@ class HybridMemory(MemoryWriting):
         k1: float | None = None,
         b: float | None = None,
         graph: GraphSettings | bool = True,
-        vectors: Any = None,
+        vectors: VectorsOption | None = None,
         clock: Callable[[], float] = time.time,
         **options: Unpack[StoreOptions],
     ) -> None:
@@ -154,7 +158,7 @@ class HybridMemory(MemoryWriting):
         other.__dict__["_engine"] = self._engine.over(store)
         return other
 
-    def reindex(self, *, embedder: Any = None, progress: Progress | None = None) -> None:
+    def reindex(self, *, embedder: EmbeddingOption | None = None, progress: Progress | None = None) -> None:
         """Rebuild all vectors (with another embedder, if one is given) and every index from the stored texts."""
         if progress is not None:
             validation.function("progress", progress, "a function of (done, total), or None")
@@ -351,7 +355,7 @@ class HybridMemory(MemoryWriting):
         return self._engine.arm(arm, question, hops=hops, decay=decay, direction=direction, weights=weights)
 
     def nearest(
-        self, vector: Any, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None
+        self, vector: VectorLike, /, *, k: int | None = None, filter: Filter | None = None, as_of: Time | None = None
     ) -> _list[Result]:
         """Return the memories whose vectors are nearest to a given vector, with their cosine similarities."""
         question = self.question("", k=k, filter=filter, as_of=as_of)
@@ -400,8 +404,11 @@ class HybridMemory(MemoryWriting):
         )
 
     def check(self) -> Sequence[str]:
-        """Return a description of each problem of the store; empty when there is none."""
-        return self.store.check()
+        """Return a description of each problem of the store and of its saved indexes; empty when there is none.
+
+        Saved indexes are compared with ones that are built for it, which takes as long as loading their memories.
+        """
+        return self.store.check() or self._engine.problems()
 
     def backup(self, path: str | Path, /) -> None:
         """Copy the whole store to a file while it is in use."""

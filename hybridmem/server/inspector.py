@@ -29,6 +29,8 @@ from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.explain_html import score_parts
 from hybridmem.fusion.recipe import Fusion, recipe_from_dict, recipe_to_dict
 from hybridmem.fusion.stages.evidence import PARTS
+from hybridmem.memory.memory import HybridMemory
+from hybridmem.retrievers.arms import SupportsExplainer
 from hybridmem.server.controls import changed_recipe, control_groups, python_source
 from hybridmem.server.sources import K, Query, Source, matching_words, source_of
 
@@ -243,7 +245,9 @@ class Inspector:
     True
     """
 
-    def __init__(self, target: Any, /, *, port: int = 0, namespaces: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, target: HybridMemory | SupportsExplainer, /, *, port: int = 0, namespaces: Iterable[str] | None = None
+    ) -> None:
         actions = Actions(source_of(target, namespaces))
         self.token = secrets.token_urlsafe(24)
         try:

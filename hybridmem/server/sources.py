@@ -83,7 +83,7 @@ class Source(Protocol):
         ...
 
 
-def source_of(target: Any, namespaces: Iterable[str] | None) -> Source:
+def source_of(target: HybridMemory | SupportsExplainer, namespaces: Iterable[str] | None) -> Source:
     """The interface for a memory or a retriever; ConfigError for anything else."""
     if isinstance(target, HybridMemory):
         return MemorySource(target, target.recipe, _allowed(target, namespaces))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,6 +145,24 @@ def close(a: Memory, b: Memory) -> bool:
     return math.isclose(a.strength, b.strength, rel_tol=1e-9) and replace(a, strength=b.strength) == b
 
 
+def drawn(dice: random.Random, /) -> tuple[tuple[Any, ...], float]:
+    """One random operation and the seconds before it, as in `STEPS`."""
+    n, id_, other = dice.choice(NAMESPACES), dice.choice(IDS), dice.choice(IDS)
+    kind = dice.choice(("put", "put", "put", "delete", "touch", "reinforce", "decay", "link", "link", "unlink"))
+    rest: dict[str, tuple[Any, ...]] = {
+        "put": (
+            id_,
+            dice.choice(("tea", "coffee", "Lisbon")),
+            dice.choice((None, (1.0, 0.0), (0.5, 0.25))),
+            dice.choice((None, other)),
+        ),
+        "decay": (),
+        "link": (id_, other, dice.choice((0.5, 1.0))),
+        "unlink": (id_, other),
+    }
+    return (kind, n, *rest.get(kind, (id_,))), dice.choice((0.0, 1.0, DAY / 2, DAY))
+
+
 _ns, _id = st.sampled_from(NAMESPACES), st.sampled_from(IDS)
 _text = st.sampled_from(["tea", "coffee", "Lisbon"])
 _vector = st.none() | st.sampled_from([(1.0, 0.0), (0.5, 0.25)])
@@ -157,4 +176,4 @@ OPS = st.one_of(
 )
 STEPS = st.lists(st.tuples(OPS, st.sampled_from([0.0, 1.0, DAY / 2, DAY, 3 * DAY])), max_size=25)
 
-__all__ = ["DAY", "IDS", "NAMESPACES", "OPS", "STEPS", "Clock", "Model", "close", "epoch", "run", "visible"]
+__all__ = ["DAY", "IDS", "NAMESPACES", "OPS", "STEPS", "Clock", "Model", "close", "drawn", "epoch", "run", "visible"]

@@ -683,7 +683,7 @@ def test_nothing_in_one_namespace_changes_anything_in_another(operations):
         assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
 
 
-def test_memories_without_vectors_are_told(tmp_path, caplog):
+def test_memories_without_vectors_are_reported(tmp_path, caplog):
     with HybridMemory(tmp_path / "memory.db", embedder=None) as plain:
         plain.add_many(["a cat", "a dog"])
         assert plain.search("cat")
@@ -705,7 +705,7 @@ def test_memories_without_vectors_are_told(tmp_path, caplog):
         assert "without a vector" not in caplog.text  # the snapshot has the forgotten one, its vector is gone
 
 
-def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
+def test_a_memory_without_an_embedder_is_reported(monkeypatch, caplog):
     def missing(_given):
         raise MissingExtraError("local", needs="wordllama")
 
@@ -781,7 +781,10 @@ def test_reindex_builds_a_snapshot_again_that_is_whole_but_wrong(tmp_path):
         for name in ("bm25", "names", "entries"):
             memory.store.save_snapshot(name, *other.store.load_snapshot(name))
         assert memory.search("cat") == []
+        assert [line.split("'")[1] for line in memory.check()] == ["bm25", "entries"]
+        memory.store.save_snapshot("bm25", *other.store.load_snapshot("bm25"))
         memory.reindex()
         assert len(memory.search("cat")) == 3
+        assert memory.check() == []
     with HybridMemory(path, embedder=None) as memory:
         assert len(memory.search("cat")) == 3

@@ -288,3 +288,76 @@ def test_vectors_that_were_made_before_a_reindex_are_not_written_after_it(place)
         texts, stored = vectors_of(second)
         assert texts == ["the cat"]
         assert np.allclose(stored, two.documents(texts))
+
+
+def test_a_reindex_that_another_one_overtakes_writes_no_more_vectors(place, monkeypatch):
+    one, two = models()
+    monkeypatch.setattr("hybridmem.memory.embeddings.BATCH", 2)
+    with HybridMemory(place, embedder=one) as first, HybridMemory(place, embedder=None) as second:
+        first.add_many([f"cat {n}" for n in range(6)])
+
+        def overtaken(texts, calls=[]):  # noqa: B006 - counts the batches
+            calls.append(texts)
+            if len(calls) == 3:  # after the probe and the first batch
+                second.reindex(embedder=two)
+            return one.documents(texts)
+
+        with pytest.raises(EmbeddingError, match="another reindex"):
+            first.reindex(embedder=as_embedder(overtaken, name="three"))
+        texts, stored = vectors_of(second)
+        assert np.allclose(stored, two.documents(texts))
+
+
+FLAT = (
+    TOY
+    + """
+import gc, json, os, random, sys, threading, time
+from pathlib import Path
+from hybridmem import HybridMemory
+
+def state():
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    resident = int(status.split("VmRSS:")[1].split()[0]) / 1024
+    return resident, threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+def step(n):
+    space = memory.namespace(f"n{n % 5}")
+    space.add(f"the cat {n} on the sofa", id=f"m{n}", thread="t")
+    found = [result.id for result in space.search("cat sofa", k=5)]
+    if len(found) > 1:
+        space.link(found[0], found[1])
+        space.search_arm("graph", "cat")
+    space.search("dog", as_of=time.time() - 1, filter={"thread": "t"})
+    if n % 10 == 0:
+        worker = threading.Thread(target=space.search, args=("blue",))
+        worker.start()
+        worker.join()
+    if n % 20 == 0:
+        with HybridMemory(sys.argv[1], embedder=toy) as other:
+            other.namespace("n0").search("cat")
+    if n >= 20:
+        memory.namespace(f"n{(n - 20) % 5}").erase(f"m{n - 20}")
+
+memory = HybridMemory(sys.argv[1], embedder=toy)
+start, seconds, n = time.monotonic(), float(sys.argv[2]), 0
+while n < 25 or time.monotonic() < start + seconds / 3:
+    step(n)
+    n += 1
+before = state()
+while n < 45 or time.monotonic() < start + seconds:
+    step(n)
+    n += 1
+print(json.dumps([n, before, state()]))
+memory.close()
+"""
+)
+
+
+def test_memory_threads_and_open_files_stay_flat(place):
+    command = [sys.executable, "-c", FLAT, place, str(SOAK - 4)]  # in the suite: so many steps and no more
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    steps, before, after = json.loads(done.stdout)
+    assert steps >= 45
+    assert after[0] - before[0] < 20, (steps, before, after)  # MB
+    assert after[1:] == before[1:]

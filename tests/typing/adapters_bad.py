@@ -41,3 +41,24 @@ li.GraphRetriever([TextNode(text="a")]).retrieve("query", hop=2)  # bad
 li.FusionRetriever.from_memory(memory).retrieve("query", contxt=1)  # bad
 li.VectorRetriever.from_nodes([TextNode(text="a")], embed_model=3)  # bad
 li.BM25Retriever([TextNode(text="a")], stemmer="english")  # bad
+lc.BM25Retriever(docs=["a"])  # bad
+lc.BM25Retriever(vectorizer=3)  # bad
+bm25.vectorizer.get_score(["a"])  # bad
+lc.HybridStore(memory, field=["text"])  # bad
+lc.MemoryMiddleware(memory, save="assistant")  # bad
+lc.memory_tools(memory, filters={})  # bad
+lc.HybridVectorStore(memory).add_texts(["a"], batchsize=3)  # bad
+lc.HybridVectorStore.from_texts(["a"], lc.LocalEmbeddings(), name_space="ana")  # bad
+lc.add_documents(memory, ["a"])  # bad
+lc.GraphRetriever.from_store(3)  # bad
+lc.as_scorer(3)  # bad
+nodes.stemmer.stem("drinking")  # bad
+nodes.persist("folder", progress=False)  # bad
+li.BM25Retriever(existing_bm25=3, stemer=None)  # bad
+li.QueryFusionRetriever([nodes], modes="simple")  # bad
+li.QueryFusionRetriever([nodes]).retrieve("query", similarity_top_k=3)  # bad
+li.HybridMemoryBlock(memory="m.db")  # bad
+li.memory_tools(memory, session="t1")  # bad
+li.add_nodes(memory, ["a"])  # bad
+li.GraphRetriever.from_store(3, seed=nodes)  # bad
+str(li.FusionRetriever([nodes]).retrieve("query")[0].receit)  # bad

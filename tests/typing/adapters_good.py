@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import RunnableLambda
+from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from rank_bm25 import BM25Okapi
 
 import langchain_hybridmem as lc
 import llamaindex_hybridmem as li
@@ -46,7 +48,36 @@ def langchain() -> list[Document]:
     ]
 
 
+class Limited(lc.BM25Retriever):
+    top: int = 3
+
+
+def bm25_as_langchains() -> list[Document]:
+    retriever = lc.BM25Retriever(docs=[Document("a")], vectorizer=BM25Okapi([["a"]]), k=2)
+    terms = retriever.preprocess_func("a b")
+    best = max(retriever.vectorizer.get_scores(terms))
+    retriever.docs = [*retriever.docs, Document("b")]
+    retriever.vectorizer = BM25Okapi([["a"], ["b"]])
+    return [*Limited(docs=[Document("a")], top=2).invoke("a", k=1), Document(str(best))]
+
+
+def agents(document: Document, compressor: BaseDocumentCompressor) -> list[str]:
+    store = lc.HybridStore(memory, fields=["text"])
+    store.put(("users", "ana"), "k", {"text": "a"})
+    lc.MemoryMiddleware(memory, session_key="user_id", k=3, save="user")
+    search, save, forget = lc.memory_tools(memory, namespace="ana", filter={"type": "fact"})
+    scores = lc.as_scorer(compressor)("query", ["a", "b"])
+    vectors = lc.HybridVectorStore.from_texts(["a"], lc.LocalEmbeddings(), namespace="ana", k=3)
+    vectors.add_texts(["b"], ids=["1"], batch_size=10)
+    tools = li.memory_tools(memory, thread="t1", min_confidence=0.2)
+    li.HybridMemoryBlock(memory=memory, shared=True)
+    ids = [*lc.add_documents(memory, [document]), *li.add_nodes(memory, [TextNode(text="a")])]
+    return [search.name, save.name, forget.name, str(scores), *(one.metadata.get_name() for one in tools), *ids]
+
+
 async def later() -> list[Document]:
+    await lc.aadd_documents(memory, [Document("a")])
+    await li.aadd_nodes(memory, [TextNode(text="a")])
     fusion = lc.FusionRetriever.from_documents([Document("a")], embedder=None, k=2)
     return await fusion.ainvoke("query", k=1)
 
@@ -65,4 +96,12 @@ def llamaindex() -> list[Receipt | None]:
     li.VectorRetriever.from_nodes(nodes, embed_model=lambda texts: [[1.0] for _ in texts])
     drop_in = li.QueryFusionRetriever([bm25], num_queries=1, mode="simple")
     drop_in.retrieve("query")
+    drop_in.mode = li.FUSION_MODES.SIMPLE
+    by_store = li.GraphRetriever.from_store(lambda ids: nodes, seed=bm25)
+    by_store.retrieve("query")
+    bm25.stemmer.stemWord("drinking")
+    bm25.persist("folder", show_progress=False)
+    scorer = li.as_scorer(SimilarityPostprocessor(similarity_cutoff=0.2))
+    everything: list[li.FusedNode] = fusion.retrieve("query", filters=li.to_filter(filters))
+    everything.sort(key=lambda one: scorer("query", [one.text])[0])
     return [one.receipt for one in (*results, *related, *over.retrieve("query", as_of="2024-05-01"))]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from hybridmem import HybridMemory, Memory
+from hybridmem.embedding.embedder import as_embedder
+from hybridmem.evaluation.evaluate import evaluate
+from hybridmem.evaluation.tuning.tune import tune
+from hybridmem.server.inspector import Inspector
 
 memory = HybridMemory(embedder=None)
 HybridMemory(namespace=5)  # bad
@@ -23,6 +27,13 @@ memory.search_arm("bm25", "query", recipe="rrf")  # bad
 str(memory.search("query")[0].socre)  # bad
 str(memory.get("id").txt)  # bad
 memory.link("a")  # bad
+HybridMemory(embedder=5)  # bad
+HybridMemory("m.db", vectors="faiss")  # bad
+memory.nearest("text")  # bad
+as_embedder("local", batchsize=3)  # bad
+evaluate(3, [])  # bad
+tune("m.db", [])  # bad
+Inspector("m.db")  # bad
 Memory("text", tags=5)  # bad
 
 

@@ -6,10 +6,17 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
+
 from hybridmem import Fusion, HybridMemory, Memory
+from hybridmem.embedding.embedder import as_embedder
 from hybridmem.errors import NotFoundError
-from hybridmem.evaluation.evaluate import calibrate
+from hybridmem.evaluation.evaluate import Case, calibrate, evaluate
+from hybridmem.evaluation.tuning.tune import tune
 from hybridmem.memory.results import MemoryStats, Result
+from hybridmem.server.inspector import Inspector
+from langchain_hybridmem import BM25Retriever, FusionRetriever
+from llamaindex_hybridmem import BM25Retriever as NodeRetriever
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -46,6 +53,18 @@ def use(path: Path) -> list[Result]:
         with suppress(NotFoundError):
             memory.get("missing", as_of="2024-01-01")
         return [*results, *batches[0]] if data else []
+
+
+def measure(memory: HybridMemory, retriever: BM25Retriever, nodes: NodeRetriever) -> str:
+    cases = [Case("Where does Ana live?", relevant={"m1": 1.0})]
+    report = evaluate({"memory": memory, "bm25": retriever, "nodes": nodes, "own": lambda query: ["m1"]}, cases)
+    evaluate(memory, cases)
+    tuned = tune(FusionRetriever(retrievers=[retriever]), cases)
+    memory.nearest([0.1, 0.2], k=2)
+    memory.nearest(np.zeros(2, dtype=np.float32))
+    HybridMemory(embedder=as_embedder(embed, batch_size=3), vectors={"host": "localhost", "port": 8000})
+    Inspector(memory).close()
+    return f"{report}{tuned}"
 
 
 async def use_async(memory: HybridMemory) -> Memory:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ def pyright(*paths):
     errors = [one for one in found if one["severity"] == "error"]
     places = {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in errors}
     return places, "\n".join(one["message"] for one in errors)
+
+
+@pytest.mark.parametrize("package", ["langchain_hybridmem", "llamaindex_hybridmem"])
+def test_every_public_name_is_checked(package):
+    alias = {"langchain_hybridmem": "lc", "llamaindex_hybridmem": "li"}[package]
+    used = set(re.findall(rf"\b{alias}\.(\w+)", (HERE / "adapters_good.py").read_text()))
+    assert set(import_module(package).__all__) - used == set()
 
 
 @pytest.mark.timeout(600)

@@ -123,7 +123,7 @@ class Tuning:
 
 
 def tune(
-    source: Any,
+    source: HybridMemory | SupportsExplainer | Callable[[Case], Recorded],
     cases: Iterable[Case],
     *,
     recipe: Fusion | None = None,
@@ -148,10 +148,11 @@ def tune(
     start = time.perf_counter()
     judged = judged_cases(check_cases(cases))
     _check(judged, folds, repeats, level, metric)
+    tuned: Any = source
     if isinstance(source, SupportsExplainer):
-        source, recipe, depth = _retriever_source(source.explainer(), recipe, depth)
-    base, record, known = _recorder(source, recipe, depth, curves)
-    present: Fusion = recipe or source.recipe
+        tuned, recipe, depth = _retriever_source(source.explainer(), recipe, depth)
+    base, record, known = _recorder(tuned, recipe, depth, curves)
+    present: Fusion = recipe or tuned.recipe
     counter = _ProgressCounter(progress, len(judged), folds * repeats + 1)
     answers = [counter.recorded(record(case)) for case in judged]
     search = Search(list(zip(*answers, strict=True)), judged, base, metric, known)

@@ -10,7 +10,7 @@ one immutable state; a writer prepares the next state and replaces it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain, repeat
@@ -54,6 +54,7 @@ from hybridmem.indexes.bm25.state import (
     checked_analyzer,
     compacted,
     detached,
+    digest,
     pack,
     tidied,
     unpack,
@@ -358,6 +359,17 @@ class BM25Index:
                 self._row_of = {ids[row]: row for row in np.flatnonzero(state.tombstones.alive[: state.size]).tolist()}
         return self._row_of
 
+    def share_ids(self, ids: list[str], rows: Mapping[str, int], /) -> None:
+        """Use these texts and their positions instead of its own, if they are the ids of all its rows in order.
+
+        Another index of the same memories has them: one copy takes less memory, and half the time to open.
+        """
+        with self._writer, self._swap:
+            state = self._state
+            if state.tombstones is None and state.ids[: state.size] == ids:
+                state.ids[: state.size] = ids
+                self._row_of = dict(rows)
+
     def _rows_of(self, ids: Sequence[str]) -> tuple[State, list[int]]:
         with self._swap:
             row_of = self._rows_by_id()
@@ -384,6 +396,11 @@ class BM25Index:
             with self._swap:
                 self._state = state
             return pack(state, settings=self._settings())
+
+    def digest(self) -> int:
+        """A number that is the same for the same documents, in whatever order they were written."""
+        with self._writer:
+            return digest(tidied(self._state, all=True))
 
     @classmethod
     def from_bytes(cls, data: bytes, /, *, analyzer: AnyAnalyzer | None = None, accelerate: bool = False) -> BM25Index:

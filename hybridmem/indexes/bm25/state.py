@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "checked_analyzer",
     "compacted",
     "detached",
+    "digest",
     "grown",
     "pack",
     "tidied",
@@ -436,6 +438,7 @@ def compacted(state: State, /) -> State | None:
 # --- the state as bytes and files
 
 _MAGIC = b"hybridmem bm25 5\n"
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 _ARRAYS = ("terms", "starts", "rows", "codes", "frequencies", "lengths", "most", "shortest")
 
 
@@ -473,6 +476,25 @@ def _living(state: State) -> tuple[list[str], list[str]]:
         term if kept else f"\0{n}" for n, (term, kept) in enumerate(zip(state.vocabulary, used.tolist(), strict=True))
     ]
     return ids, terms
+
+
+def digest(state: State, /) -> int:
+    """A number that is the same for the same documents (whose tail is already in segments), in any order of writes."""
+    alive = np.ones(state.size, np.bool_) if state.tombstones is None else state.tombstones.alive[: state.size]
+    ids, terms = _digests(state.ids[: state.size]), _digests(state.vocabulary)
+    found = int(ids[alive].sum())
+    for segment in state.segments:
+        kept = alive[segment.rows]
+        posted = np.repeat(terms[segment.terms], np.diff(segment.starts))[kept]
+        frequencies = np.ascontiguousarray(segment.frequencies[segment.codes[kept]]).view(np.uint64)
+        mixed = (ids[segment.rows[kept]] ^ (posted * _MIX)) * (frequencies | np.uint64(1))
+        found += int((mixed ^ (mixed >> np.uint64(29))).sum())
+    return found % 2**64
+
+
+def _digests(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
+    made = b"".join(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(made, "<u8")
 
 
 def unpack(data: bytes, /) -> tuple[State, dict[str, Any]]:

@@ -404,6 +404,10 @@ class Names:
             elif change.text_changed:
                 self.put(change.id, change.memory)
 
+    def given(self) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[tuple[str, str], ...]]]:
+        """The names of each memory, and the labels that its links give to others."""
+        return self._own, self._labels
+
     def to_bytes(self) -> bytes:
         """All names and labels as checksummed columns (no pickle)."""
         own = {id_: "\n".join(keys) for id_, keys in self._own.items()}

@@ -136,11 +136,25 @@ class CompactVectors:
                 self._row_of = rows
             return self._row_of
 
+    def share_ids(self, ids: list[str], rows: Mapping[str, int], /) -> None:
+        """Use these texts and their positions instead of its own, if they are the ids of its first rows in order."""
+        with self._lock:
+            codes, count = self._current, len(ids)
+            if not len(codes.dead) and codes.ids[:count] == ids:
+                codes.ids[:count] = ids
+                self._row_of = {**rows, **dict(zip(codes.ids[count : codes.n], range(count, codes.n), strict=True))}
+
     def __len__(self) -> int:
         return self._current.n - len(self._current.dead)
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
+
+    def vector_seqs(self) -> dict[str, int]:
+        """The number of each id's vector in the store."""
+        with self._lock:
+            seqs = self._current.seqs
+            return {id_: int(seqs[row]) for id_, row in self._rows.items()}
 
     # --- writing
 

@@ -6,6 +6,7 @@ and renamed, so that a reader sees the old or the new note and a killed writer l
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -31,6 +32,7 @@ __all__ = [
     "put_files",
     "read_file",
     "scan",
+    "unfinished",
 ]
 
 _LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.part")
@@ -85,18 +87,21 @@ def read_file(path: Path, /) -> tuple[bytes, os.stat_result]:
 
 
 class NoteWriter:
-    """Replaces and removes several notes of a folder together.
+    """Replaces and removes several notes of a folder together, inside a write transaction of its index.
 
     `stage` writes a temporary file; `publish` renames all of them and removes files. Until then nothing has changed.
-    If one of them fails, it writes the old notes back. `discard` removes the temporary files.
+    If one of them fails, the old notes are written back. Before several notes change, the old ones are saved in the
+    folder of the index: after a killed process the next transaction writes them back (`recover`), unless the killed
+    one was committed. `discard` removes the temporary files.
     """
 
-    def __init__(self, folder: Path, /) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, home: Path, /) -> None:
+        self._folder, self._home = folder, home
         self._staged: dict[str, Path] = {}
         self._removed: list[str] = []
-        self._old: dict[str, bytes | None] = {}
+        self._old: dict[str, _Contents | None] = {}
         """The notes that were published, as they were before; None for a new one."""
+        self._saved: Path | None = None
 
     def stage(self, path: str, data: bytes, /) -> os.stat_result:
         """Write the next contents of a note to a temporary file; returns the state that it will have."""
@@ -131,18 +136,16 @@ class NoteWriter:
                 raise StoreError(f"cannot write the note {self._folder / path}: {full} is a symbolic link")
         return self._folder / path
 
-    def publish(self) -> None:
+    def publish(self, conn: SQLConnection, /) -> None:
         """Rename the temporary files to their notes, remove the others, and synchronise the folders to disk."""
         try:
-            for path in self._removed:
-                if path not in self._staged:
-                    old = self._read(path)
-                    (self._folder / path).unlink(missing_ok=True)
-                    self._old[path] = old
+            self._old = {path: self._contents(path) for path in (*self._removed, *self._staged)}
+            if len(self._old) > 1:
+                self._save_old(conn)
+            for path in self._old.keys() - self._staged.keys():
+                (self._folder / path).unlink(missing_ok=True)
             for path, part in list(self._staged.items()):
-                old = self._read(path)
                 part.replace(self._folder / path)
-                self._old[path] = old
                 del self._staged[path]
             for folder in {(self._folder / path).parent for path in self._old}:
                 _sync_folder(folder)
@@ -153,11 +156,12 @@ class NoteWriter:
             self._restore()
             raise
 
-    def _read(self, path: str) -> bytes | None:
+    def _contents(self, path: str) -> _Contents | None:
         try:
-            return read_file(self._folder / path)[0]
+            data, state = read_file(self._folder / path)
         except FileNotFoundError:
             return None
+        return _Contents(data, state.st_mtime_ns)
 
     def discard(self) -> None:
         """Remove the temporary files."""
@@ -167,16 +171,77 @@ class NoteWriter:
         self._staged.clear()
 
     def _restore(self) -> None:
-        """Write back the notes that were published. Where that fails, too, the next sync reads what is there."""
+        """Write the old notes back. Where that fails, too, the next sync reads what is there."""
         self.discard()
-        for path, data in self._old.items():
+        for path, old in self._old.items():
             with suppress(OSError, StoreError):
-                if data is None:
+                if self._contents(path) == old:
+                    continue
+                if old is None:
                     (self._folder / path).unlink(missing_ok=True)
                 else:
-                    self.stage(path, data)
+                    self.stage(path, old.data)
+                    os.utime(self._staged[path], ns=(old.modified, old.modified))  # the index knows this time
                     self._staged[path].replace(self._folder / path)
                     del self._staged[path]
+        self.finish()
+
+    # --- the old notes of a transaction that is not committed yet
+
+    def _save_old(self, conn: SQLConnection) -> None:
+        token = secrets.token_hex(8)
+        conn.execute("DELETE FROM notes_published")
+        conn.execute("INSERT INTO notes_published VALUES (?)", (token,))
+        rows = {
+            path: None if old is None else [base64.b64encode(old.data).decode(), old.modified]
+            for path, old in self._old.items()
+        }
+        path = self._home / f"{_UNDO}{token}"
+        part = path.with_suffix(".part")
+        with part.open("x") as file:
+            json.dump(rows, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self._saved = part.replace(path)
+        _sync_folder(self._home)
+
+    def finish(self) -> None:
+        """Forget the old notes: the transaction is committed."""
+        if self._saved is not None:
+            with suppress(FileNotFoundError):  # another process was faster
+                self._saved.unlink()
+            _sync_folder(self._home)
+            self._saved = None
+
+    def recover(self, conn: SQLConnection, /) -> None:
+        """Write back the old notes of a process that was killed before its commit."""
+        for path in unfinished(self._home):
+            row = conn.execute("SELECT token FROM notes_published").fetchone()
+            committed = row is not None and path.name == f"{_UNDO}{row[0]}"
+            with suppress(OSError, ValueError, TypeError):  # a damaged file: the sync reads the notes as they are
+                if not committed and not path.suffix:
+                    rows = json.loads(path.read_text())
+                    self._old = {
+                        name: None if row is None else _Contents(base64.b64decode(row[0]), row[1])
+                        for name, row in rows.items()
+                    }
+                    self._restore()
+            with suppress(FileNotFoundError):
+                path.unlink()
+            self._old = {}
+
+
+class _Contents(NamedTuple):
+    data: bytes
+    modified: int
+
+
+_UNDO = "undo-"
+
+
+def unfinished(home: Path, /) -> list[Path]:
+    """The files with old notes of transactions that may not be committed."""
+    return [path for path in home.iterdir() if path.name.startswith(_UNDO)]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -216,9 +281,10 @@ class SeenFile(NamedTuple):
 
 
 def create_table(conn: SQLConnection, /) -> None:
-    """Create the table where it does not exist."""
+    """Create the tables where they do not exist."""
     conn.execute(_TABLE)
     conn.execute("CREATE INDEX IF NOT EXISTS notes_by_memory ON notes (namespace, id)")
+    conn.execute("CREATE TABLE IF NOT EXISTS notes_published (token TEXT NOT NULL)")
 
 
 def all_files(conn: SQLConnection, /) -> dict[str, SeenFile]:

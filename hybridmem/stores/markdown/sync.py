@@ -1,8 +1,8 @@
 """Synchronisation of a folder of notes with its index, inside write transactions of the index.
 
 The write lock of the index database serialises all processes. A write goes first to the files and then, with the
-commit, to the index. A call that fails writes the old notes back; a process that is killed in between leaves notes,
-each one whole, that the next sync reads.
+commit, to the index. A call that fails writes the old notes back; those of a process that is killed in between are
+written back by the next transaction (see NoteWriter).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hybridmem.stores.markdown.files import (
     put_files,
     read_file,
     scan,
+    unfinished,
 )
 from hybridmem.stores.markdown.note import Note, file_name, format_note, parse_note
 from hybridmem.stores.sql import read, write
@@ -59,8 +60,9 @@ class NoteFolder:
 
     def __init__(self, folder: Path, index: SQLiteStore, /, *, on_edit: Callable[[], None]) -> None:
         self.folder, self._index, self._on_edit = folder, index, on_edit
+        self._home = Path(index.path).parent
         with index.snapshot() as conn:
-            exists = conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'notes'").fetchone()
+            exists = conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'notes_published'").fetchone()
         if not exists:
             with index.transaction() as log:
                 create_table(log.conn)
@@ -68,13 +70,15 @@ class NoteFolder:
     @contextmanager
     def transaction(self) -> Iterator[NoteTransaction]:
         """One write transaction of the index and its notes: the notes are published just before the commit."""
-        notes = NoteWriter(self.folder)
+        notes = NoteWriter(self.folder, self._home)
         try:
             with self._index.transaction() as log:
+                notes.recover(log.conn)
                 current = NoteTransaction(self.folder, log, notes)
                 yield current
                 log.finish()
-                notes.publish()
+                notes.publish(log.conn)
+            notes.finish()
         finally:
             notes.discard()
         if current.edited:
@@ -90,7 +94,11 @@ class NoteFolder:
             unchanged = (
                 stored == len(seen) and seen.keys() == found.notes.keys() and not found.leftovers and not found.problems
             )
-            if unchanged and not any(_differs(seen[path], state) for path, state in found.notes.items()):
+            if (
+                unchanged
+                and not unfinished(self._home)
+                and not any(_differs(seen[path], state) for path, state in found.notes.items())
+            ):
                 return SyncReport()
         with self.transaction() as current:
             return current.sync(force=force)
@@ -419,7 +427,7 @@ def _differs(file: SeenFile | None, state: os.stat_result | None) -> bool:
 def _different(note: Note, memory: Memory) -> list[str]:
     """The fields of a note that differ from the index; vitals and times of writing are not compared."""
     names = [name for name in _COMPARED if (getattr(note.memory, name) or None) != (getattr(memory, name) or None)]
-    if dump(note.memory.metadata) != dump(memory.metadata):
+    if json.loads(dump(note.memory.metadata)) != json.loads(dump(memory.metadata)):  # the order of keys may differ
         names.append("metadata")
     if note.states_status and note.memory.status != memory.status:
         names.append("status")

@@ -698,3 +698,18 @@ def test_any_text_is_a_legal_query(query, k):
 
 HOSTILE_INDEX = BM25Index()
 HOSTILE_INDEX.add_many((chr(i), f"{chr(i)} {chr(i + 1)} text {i}") for i in range(1, 0x3000, 61))
+
+
+def test_a_digest_depends_on_the_documents_and_not_on_their_order():
+    texts = {f"m{n}": f"word{n % 7} cat cat{n}" for n in range(50)}
+    one, two = BM25Index(), BM25Index()
+    for id_, text in texts.items():
+        one.add(id_, text)
+    two.add("gone", "dog")
+    two.add("m3", "something else")
+    for id_, text in reversed(texts.items()):
+        two.add(id_, text)
+    two.remove("gone")
+    assert one.digest() == two.digest() == BM25Index.from_bytes(two.to_bytes()).digest()
+    two.add("m3", "word3 cat cat cat3")
+    assert one.digest() != two.digest()

@@ -201,6 +201,21 @@ def test_a_view_keeps_codes_and_opens_from_them(tmp_path, caplog):
     assert "rebuilt" not in caplog.text
 
 
+def test_an_opened_view_holds_each_id_once(tmp_path):
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))
+        found(memory)
+        memory._engine.save()
+        memory.add("text 200", id="m200")
+        expected = found(memory)
+    with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
+        assert found(memory) == expected
+        view = memory._engine.search_view(View())
+        lists = view._entries._ids, view.bm25._state.ids, view._vector._current.ids
+        assert all(one is two is three for one, two, three in zip(*(ids[:200] for ids in lists), strict=True))
+        assert view._vector._rows == view._entries._rows == view.bm25._row_of
+
+
 def test_codes_that_cannot_be_read_are_saved_again(tmp_path, caplog):
     with HybridMemory(tmp_path / "m.db", embedder=embed) as memory:
         memory.add_many(Memory(f"text {n}", id=f"m{n}") for n in range(200))

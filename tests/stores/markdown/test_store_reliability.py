@@ -153,7 +153,7 @@ def test_a_call_whose_third_note_fails_changes_none(tmp_path, monkeypatch):
     with MarkdownStore(folder) as store:
         ids = [f"m{n}" for n in range(4)]
         store.put([Memory(f"old {id_}", id=id_) for id_ in ids])
-        before = {path.name: path.read_bytes() for path in folder.glob("*.md")}
+        before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.md")}
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", failing(replace))
             patch.setattr(Path, "unlink", failing(unlink))
@@ -163,7 +163,8 @@ def test_a_call_whose_third_note_fails_changes_none(tmp_path, monkeypatch):
             ):
                 with pytest.raises(StoreError, match="input/output error"):
                     call()
-                assert {path.name: path.read_bytes() for path in folder.glob("*.md")} == before
+                now = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.md")}
+                assert now == before
                 assert not list(folder.rglob("*.part"))
         assert texts(store.get(ids, view=NOW)) == [f"old {id_}" for id_ in ids]
         assert store.check() == []
@@ -172,7 +173,8 @@ def test_a_call_whose_third_note_fails_changes_none(tmp_path, monkeypatch):
 def test_check_compares_the_index_with_the_notes(tmp_path):
     folder = tmp_path / "notes"
     with MarkdownStore(folder, clock=Clock()) as store:
-        store.put([Memory("old", id="a", tags=("x",)), Memory("B", id="b")])
+        store.put([Memory("old", id="a", tags=("x",), metadata={"text": 1, "n": 2}), Memory("B", id="b")])
+        assert store.check() == []
         with store.transaction() as log:
             log.conn.execute("UPDATE bodies SET text = 'other' WHERE seq = 1")
         assert store.check() == ["a.md: its text differs from the index"]
@@ -251,3 +253,84 @@ def test_a_circle_between_notes_leaves_the_newest_visible(tmp_path):
     with MarkdownStore(folder) as store:
         assert store.ids(view=NOW) == {"c"}
         assert any("circle" in line for line in store.check())
+
+
+STEPS = """
+import os, shutil, signal, sys
+from pathlib import Path
+from hybridmem.core.types import Edge, Memory
+from hybridmem.stores.markdown.store import MarkdownStore
+from hybridmem.testing.stores import ALL
+
+CALLS = {"execute", "executemany", "fsync", "replace", "unlink", "open", "write"}
+WRITES = {
+    "many": lambda store: store.put([Memory(f"new {n}", id=f"n{n}") for n in range(3)]),
+    "supersede": lambda store: store.put([Memory("newer", id="new", supersedes="m1")]),
+    "erase": lambda store: store.erase(["m1", "m2"]),
+}
+
+def state(folder):
+    with MarkdownStore(folder) as store:
+        found = {memory.id: (memory.text, memory.status) for memory in store.list(view=ALL)}
+        return found, sorted(store.edges(view=ALL)), store.check()
+
+def run(write, folder, last):
+    store, calls = MarkdownStore(folder), 0
+
+    def count(frame, event, function):
+        nonlocal calls
+        if event == "c_call" and function.__name__ in CALLS:
+            calls += 1
+            if calls == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    write(store)
+    sys.setprofile(None)
+    store.close()
+
+good, work, stride = Path(sys.argv[1], "good"), Path(sys.argv[1], "work"), int(sys.argv[2])
+with MarkdownStore(good) as store:
+    store.put([Memory(f"old {n}", id=f"m{n}") for n in range(4)])
+    store.link([Edge("m0", "m1", "whispers-to"), Edge("m2", "m3")])
+before = state(good)
+kills = 0
+for name, write in WRITES.items():
+    shutil.copytree(good, work)
+    run(write, work, 0)
+    after, last, ended = state(work), 0, False
+    while not ended:
+        last += stride
+        shutil.rmtree(work)
+        shutil.copytree(good, work)
+        child = os.fork()
+        if not child:
+            run(write, work, last)
+            os._exit(0)
+        ended = os.waitpid(child, 0)[1] == 0
+        kills += not ended
+        found = state(work)
+        assert found in (before, after), (name, last, found)
+        left = [path.name for path in work.rglob("*") if path.name.endswith(".part") or path.name.startswith("undo-")]
+        assert left == [], (name, last, left)
+        if name == "erase":
+            with MarkdownStore(work) as store:
+                store.erase(["m1", "m2"])
+            left = [path for path in work.rglob("*") if path.is_file() and b"whispers-to" in path.read_bytes()]
+            assert left == [], (name, last, left)
+    shutil.rmtree(work)
+print(kills)
+"""
+
+
+def test_a_writer_killed_at_any_step_leaves_the_whole_call_or_nothing(tmp_path):
+    stride = 1 if int(os.environ.get("HYBRIDMEM_KILLS", "4")) >= 100 else 9
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(tmp_path), str(stride)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert int(done.stdout) > 100 / stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from hybridmem.errors import StoreBusyError
 from hybridmem.stores.sqlite.store import SQLiteStore
 
 NOW = View()
-PROCESSES, THREADS, SECONDS = 4, 2, 5.0
+PROCESSES, THREADS, SECONDS = 4, 2, float(os.environ.get("HYBRIDMEM_SOAK_SECONDS", "5"))
 
 WORKER = textwrap.dedent(
     """
@@ -295,5 +296,5 @@ FORK_IN_THE_MIDDLE = textwrap.dedent(
 )
 
 
-def test_a_fork_in_the_middle_of_something_is_told_in_the_child(tmp_path):
+def test_a_fork_in_the_middle_of_something_is_reported_in_the_child(tmp_path):
     subprocess.run([sys.executable, "-c", FORK_IN_THE_MIDDLE, str(tmp_path / "memory.db")], timeout=120, check=True)
