@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -39,8 +39,8 @@ class Memory:
     `event_at`: when it happened, if that is not `created_at`; dates in questions and the half-life use it.
     `expires_at`: from this time on no search returns it.
 
-    >>> Memory("Ana moved to Lisbon", subject="ana", tags=("home",)).status
-    'active'
+    >>> Memory("Ana moved to Lisbon", subject="ana", tags=("home",))
+    Memory('Ana moved to Lisbon', tags=('home',), subject='ana')
     """
 
     text: str
@@ -66,6 +66,16 @@ class Memory:
     event_at: datetime | None = None
     expires_at: datetime | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The text and the fields that differ from their defaults."""
+        others = [item for item in fields(self) if item.name != "text"]
+        shown = [
+            f"{item.name}={value!r}"
+            for item in others
+            if (value := getattr(self, item.name)) != item.default and value != {}
+        ]
+        return f"Memory({', '.join([repr(self.text), *shown])})"
 
     @property
     def embedded(self) -> str:

@@ -100,6 +100,10 @@ class Report:
     resamples: int = field(default=2000, repr=False)
     seed: int = field(default=0, repr=False)
 
+    def __repr__(self) -> str:
+        systems = ", ".join(run.name for run in self.systems())
+        return f"<Report over {len(self.cases)} cases: {systems}; print shows the figures>"
+
     @cached_property
     def values(self) -> dict[str, NDArray[np.float64]]:
         """Per system a (cases, metrics) array, in the order of `metrics`."""

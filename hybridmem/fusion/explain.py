@@ -143,6 +143,10 @@ class Explanation:
         arms = "; ".join(f"{arm}: {what}" for arm, what in self.arms.items())
         return f"{key}: found by no arm ({arms or 'no arms'})"
 
+    def __repr__(self) -> str:
+        left = len(self.dropped) + len(self.gated)
+        return f"<Explanation of {self.query!r}: {len(self.receipts)} results, {left} left out; print shows them>"
+
     def __str__(self) -> str:
         lines = [f"{self.query!r}: {len(self.receipts)} results ({self._arms_line()})"]
         lines += [f"({remark})" for remark in self.remarks]
@@ -234,8 +238,8 @@ class Trace:
         self.note(stage, key, f"{part.text} +{part.added:.3g}")
 
     def drop(self, stage: str, key: str, reason: str, /) -> None:
-        """Record that a stage removed this key."""
-        self._dropped[key] = reason if stage == "pack" else f"{stage}: {reason}"
+        """Record that a stage removed this key; without a stage the reason stands alone."""
+        self._dropped[key] = f"{stage}: {reason}" if stage else reason
 
     def remark(self, text: str, /) -> None:
         """Describe what a stage did to the ranking as a whole."""

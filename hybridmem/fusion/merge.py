@@ -207,8 +207,9 @@ _ROUNDING = 1e-6
 
 def _convex(scores: Floats, baseline: float) -> Floats:
     """(s − baseline) / (max − baseline), at least 0: an unrelated item is worth 0, not the worst hit of the list."""
-    span = scores.max() - baseline
-    if span <= 0:
+    best = scores.max()
+    span = best - baseline
+    if span <= _ROUNDING * abs(best):  # the best one is an unrelated item but for rounding
         return np.zeros(len(scores))
     shares = (scores - baseline) / span
     return np.where(shares > _ROUNDING, shares, 0.0)

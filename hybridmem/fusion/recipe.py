@@ -338,8 +338,8 @@ def _matching(ranking: Ranking, context: Context) -> Ranking:
         listed = {key for arm in context.lists for key in context.reader.keys(arm.items)}
         for key, score in zip(ranking.keys, ranking.scores, strict=True):
             if score <= 0.0:
-                reason = "it is the last hit of an arm, which counts 0," if key in listed else "no arm listed it"
-                context.trace.drop("match", key, f"{reason} and no evidence adds to its score")
+                reason = "the last hit of an arm counts 0" if key in listed else "no arm listed it"
+                context.trace.drop("", key, f"its score is 0: {reason}, and no evidence adds to it")
     return take(ranking, [i for i, score in enumerate(ranking.scores) if score > 0.0])
 
 

@@ -60,7 +60,9 @@ def terminal(monkeypatch):
 
 def test_colour_and_width_on_a_terminal(run, terminal, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    run("add", "The cat sleeps " + "on the blue sofa " * 12, "--id", "cat", "--embedder", "none")
+    text = "The cat sleeps " + "on the blue sofa " * 12
+    assert run("add", text, "--id", "cat", "--embedder", "none").err == "hybridmem: memory.db is a new memory\n"
+    assert run("add", text, "--id", "cat", "--embedder", "none").err == ""
     shown = run("search", "cat", "--embedder", "none").out
     assert "\x1b[1mcat\x1b[0m" in shown
     monkeypatch.setenv("NO_COLOR", "1")

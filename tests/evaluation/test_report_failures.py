@@ -51,6 +51,7 @@ def test_the_html_report_is_one_safe_page(memory, tmp_path):
     cases = [Case("Is there <i>tea</i>?", {"coffee": 1.0}, "drinks"), Case("coffee", {"coffee": 1.0}, "drinks")]
     report = evaluate(memory, cases, failures=5)
     page = report.to_html(tmp_path / "report.html")
+    assert repr(report).startswith("<Report over 2 cases: bm25, ")
     assert "recall@k: the share of the relevant ids" in page
     assert "– where it is not listed" in page
     assert (tmp_path / "report.html").read_text("utf-8") == page

@@ -191,7 +191,7 @@ class Pack:
         if self.tokens is None:
             if trace is not None:
                 for place, key in enumerate(keys[k:], start=k + 1):
-                    trace.drop("pack", key, _beyond(place, k))
+                    trace.drop("", key, _beyond(place, k))
             return ranking if k >= len(keys) else Ranking(keys[:k], items[:k], scores[:k])
         left = self.tokens
         keep: list[int] = []
@@ -202,7 +202,7 @@ class Pack:
                 left -= need
             elif trace is not None:
                 full = _beyond(i + 1, k) if len(keep) >= k else self._too_long(need, left)
-                trace.drop("pack", keys[i], full)
+                trace.drop("", keys[i], full)
         return Ranking([keys[i] for i in keep], [items[i] for i in keep], [scores[i] for i in keep])
 
     def _too_long(self, need: int, left: int) -> str:

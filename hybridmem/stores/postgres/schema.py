@@ -202,11 +202,24 @@ END $$
 _OWN_ROWS = "namespace IN (SELECT t.namespace FROM tenants t WHERE t.role = current_user)"
 
 
+# The numbers of all namespaces come from one sequence: a role that wrote rows with numbers that are not given out yet
+# would make the next writes of all others fail.
+_GIVEN_OUT = """
+CREATE OR REPLACE FUNCTION given_out() RETURNS TABLE (seq bigint, mem bigint)
+  LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  SELECT c.seq, s.last_value FROM counter c, mems s $$
+"""
+_NUMBERED = dict.fromkeys(("spaces", "versions", "bodies", "vectors", "edge_log"), "seq") | {"memories": "mem"}
+"""The tables with numbers of all namespaces, and the column."""
+
+
 def protect(conn: Conn, table: str, /) -> None:
     """Enable row-level security for one table: a role reads and writes the rows of its namespaces."""
+    column = _NUMBERED.get(table)
+    given = f" AND {column} <= (SELECT g.{column} FROM given_out() g)" if column else ""  # noqa: S608 - names are ours
     conn.raw.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     conn.raw.execute(f"DROP POLICY IF EXISTS own ON {table}")
-    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_OWN_ROWS}) WITH CHECK ({_OWN_ROWS})")
+    conn.raw.execute(f"CREATE POLICY own ON {table} USING ({_OWN_ROWS}) WITH CHECK ({_OWN_ROWS}{given})")
 
 
 Migration = Callable[[Conn], None]
@@ -384,6 +397,7 @@ def grant(conn: Conn, schema: str, role: str, namespace: str, lexical: Lexical, 
     if conn.raw.execute(strong, (role,)).fetchone() == (True,):
         raise ConfigError(f"role {role!r} has SUPERUSER or BYPASSRLS, which ignore row-level security")
     conn.raw.execute(_TENANTS)
+    conn.raw.execute(_GIVEN_OUT)
     engine = lexical.engine_table
     optional = [*(["embeddings"] if has_vectors(conn) else []), *([] if engine is None else [engine.table])]
     tables = [*TENANT_TABLES, *optional]

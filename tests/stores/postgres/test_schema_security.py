@@ -157,11 +157,12 @@ def test_functions_that_talk_see_nothing_either(hostile):
 def test_a_version_cannot_be_slipped_under_another_namespaces_memory(hostile, url):
     with psycopg.connect(url) as owner:
         mem = owner.execute("SELECT mem FROM hybridmem.memories WHERE namespace = 'victim'").fetchone()[0]
+    number = hostile.execute("SELECT seq FROM advance(1, 0)").fetchone()[0]
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         hostile.execute(
-            "INSERT INTO versions SELECT 999999, 'mallory', %s, at, op, live, body, vector, status, strength, "
+            "INSERT INTO versions SELECT %s, 'mallory', %s, at, op, live, body, vector, status, strength, "
             "access_count, last_accessed, decayed, born FROM versions LIMIT 1",
-            (mem,),
+            (number, mem),
         )
 
 
@@ -203,9 +204,10 @@ def test_no_function_with_the_owners_rights_takes_unchecked_values(hostile, url)
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("SET search_path = hybridmem, public")
         functions = owner.execute(
-            "SELECT proname FROM pg_proc WHERE pronamespace = 'hybridmem'::regnamespace AND prosecdef"
+            "SELECT proname, pronargs FROM pg_proc WHERE pronamespace = 'hybridmem'::regnamespace AND prosecdef "
+            "ORDER BY proname"
         ).fetchall()
-        assert functions == [("advance",)]
+        assert functions == [("advance", 2), ("given_out", 0)]
         before = owner.execute("SELECT seq, at FROM counter").fetchone()
         for step, now in ((0, 1e18), (0, float("inf")), (0, float("nan")), (-5, 0), (2**62, 0), (0, -1e300)):
             hostile.execute("SELECT * FROM advance(%s, %s)", (step, now))
@@ -218,6 +220,31 @@ def test_no_function_with_the_owners_rights_takes_unchecked_values(hostile, url)
         assert abs(victim.get(id_).updated_at.timestamp() - time.time()) < 120
         assert victim.history(id_)[0].at <= time.time() + 120
         assert victim.search("secret")
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("versions", "seq"), ("bodies", "seq"), ("vectors", "seq"), ("edge_log", "seq"), ("memories", "mem")],
+)
+def test_numbers_that_others_will_get_cannot_be_taken(hostile, url, table, column):
+    """The numbers of all namespaces come from one sequence: rows with the next ones would stop everybody's writes."""
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("SET search_path = hybridmem, public")
+        last = {"seq": "SELECT seq FROM counter", "mem": "SELECT last_value FROM mems"}[column]
+        number = owner.execute(last).fetchone()[0] + 1
+    rest = ', "id": "squat"' if table == "memories" else ""
+    record = f'{{"{column}": {number}, "namespace": "mallory"{rest}}}'
+    for statement in (
+        f"INSERT INTO {table} SELECT (jsonb_populate_record(t, '{record}')).* FROM {table} t LIMIT 1",
+        f"UPDATE {table} SET {column} = {number} WHERE {column} = (SELECT max({column}) FROM {table})",
+        f"UPDATE spaces SET seq = {2**62}",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            hostile.execute(statement)
+    with HybridMemory(url, embedder=embed, namespace="victim") as memory:
+        memory.add(f"not stopped by {table}", id=f"after-{table}")
+        memory.link("s1", f"after-{table}")
+        memory.forget(f"after-{table}")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,10 @@ class OtherEngine:
                 views.append(memory.namespace(name))
                 play(views[-1], steps, clock)
             ours, theirs = (view.search_arm("bm25", query, k=50, filter=filter_) for view in views)
-            assert {result.id for result in ours} == {result.id for result in theirs}
+            found, expected = ({result.id for result in results} for results in (ours, theirs))
+            assert found <= expected
+            # exact BM25 alone also finds an answer by the words of the question before it
+            assert all(views[0].get(id_).thread is not None for id_ in expected - found)
             scores = [result.score for result in ours]
             assert scores == sorted(scores, reverse=True)
             assert all(score > 0 for score in scores)
