@@ -22,7 +22,7 @@ def test_figures():
     assert health.warnings == ()
 
 
-def test_habits_are_told():
+def test_habits_are_reported():
     seen = [Observation({"bm25": ["a"], "vector": [], "graph": ["z"]}, ["a"])] * 3
     assert measure(seen, k=5).warnings == (
         "arm 'vector' was empty for all 3 queries",
