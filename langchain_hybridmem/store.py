@@ -128,6 +128,11 @@ class HybridStore(BaseStore):
         """Remove expired items from the memory's live view and return how many; reads do not need it."""
         return sum(self.memory.namespace(name).sweep() for name in self._directory.names(()))
 
+    async def asweep_ttl(self) -> int:
+        """The same without blocking the event loop."""
+        removed: int = await in_thread(self.sweep_ttl)
+        return removed
+
     # --- writing
 
     def _name(self, path: Sequence[str]) -> str:
