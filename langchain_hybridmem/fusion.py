@@ -174,6 +174,19 @@ class FusionRetriever(ParentRetriever):
         add_documents(memory, documents)
         return cls.from_memory(memory, **settings)
 
+    @classmethod
+    async def afrom_documents(
+        cls: type[Self],
+        documents: Iterable[Document],
+        *,
+        path: str | Path = ":memory:",
+        embedder: EmbeddingOption | None = "auto",
+        **settings: Unpack[MemoryFusionSettings],
+    ) -> Self:
+        """The same without blocking the event loop."""
+        made: Self = await in_thread(lambda: cls.from_documents(documents, path=path, embedder=embedder, **settings))
+        return made
+
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What can be configured in the arms."""

@@ -128,6 +128,11 @@ class HybridStore(BaseStore):
         """Remove expired items from the memory's live view and return how many; reads do not need it."""
         return sum(self.memory.namespace(name).sweep() for name in self._directory.names(()))
 
+    async def asweep_ttl(self) -> int:
+        """The same without blocking the event loop."""
+        removed: int = await in_thread(self.sweep_ttl)
+        return removed
+
     # --- writing
 
     def _name(self, path: Sequence[str]) -> str:
@@ -161,7 +166,9 @@ class HybridStore(BaseStore):
             self.memory.store.put(bare, namespace=name)
 
     def _memory(self, op: PutOp, id_: str, old: Memory | None) -> Memory:
-        value = dict(op.value or {})
+        if not isinstance(op.value, Mapping):
+            raise ConfigError(f"value = {op.value!r} is not allowed: a dict")
+        value = dict(op.value)
         if RESERVED in value:
             raise ConfigError(f"the key {RESERVED!r} of a value is reserved for the store")
         paths = self._fields if op.index is None else op.index or ()

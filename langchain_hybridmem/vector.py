@@ -153,6 +153,30 @@ class VectorRetriever(SearchRetriever):
         return retriever
 
     @classmethod
+    async def afrom_texts(
+        cls: type[Self],
+        texts: Iterable[str],
+        embedding: EmbeddingOption = "local",
+        metadatas: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        ids: Iterable[str | None] | None = None,
+        **settings: Unpack[VectorCorpusSettings],
+    ) -> Self:
+        """`from_texts` without blocking the event loop."""
+        return await cls.afrom_documents(documents_of_texts(texts, metadatas, ids), embedding, **settings)
+
+    @classmethod
+    async def afrom_documents(
+        cls: type[Self],
+        documents: Iterable[Document],
+        embedding: EmbeddingOption = "local",
+        **settings: Unpack[VectorCorpusSettings],
+    ) -> Self:
+        """`from_documents` without blocking the event loop."""
+        made: Self = await in_thread(lambda: cls.from_documents(documents, embedding, **settings))
+        return made
+
+    @classmethod
     def from_memory(cls: type[Self], memory: HybridMemory, /, **settings: Unpack[VectorSettings]) -> Self:
         """Over a HybridMemory: its vector arm alone, with cosines."""
         return cls(memory=memory, **settings)
@@ -187,6 +211,10 @@ class VectorRetriever(SearchRetriever):
         """Close the Chroma folder or connection that `from_texts` or `from_documents` opened."""
         if self.texts is not None:
             self.texts.close()
+
+    async def aclose(self) -> None:
+        """The same without blocking the event loop."""
+        await in_thread(self.close)
 
     def _corpus(self) -> TextCorpus:
         if self.texts is None:

@@ -192,6 +192,15 @@ class HybridVectorStore(VectorStore):
         refuse_keywords("similarity_search_with_score_by_vector", kwargs, _VECTOR_ONLY)
         return _scored(self.memory.nearest(embedding, k=k, filter=filter, **kwargs))
 
+    async def asimilarity_search_with_score_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Filter | None = None, **kwargs: Unpack[NearestCall]
+    ) -> list[tuple[Document, float]]:
+        """The same without blocking the event loop."""
+        found: list[tuple[Document, float]] = await in_thread(
+            lambda: self.similarity_search_with_score_by_vector(embedding, k, filter, **kwargs)
+        )
+        return found
+
     # --- diversity
 
     def max_marginal_relevance_search(  # type: ignore[override]

@@ -44,9 +44,10 @@ _BACK = {
 _NO_METADATA = ("id", "text", "source_id")
 """Fields of a node outside its metadata, which stores' filters cannot name."""
 _TRANSLATED: Mapping[str, frozenset[str]] = {
-    "SimpleVectorStore": frozenset(_BACK),
     "ChromaVectorStore": frozenset(_BACK),
-    "QdrantVectorStore": frozenset(_BACK) - {"$ne", "$nin"},  # for these it leaves out nodes that lack the field
+    # for "$ne" and "$nin" these leave out nodes that lack the field; LlamaIndex's own store does before 0.14
+    "SimpleVectorStore": frozenset(_BACK) - {"$ne", "$nin"},
+    "QdrantVectorStore": frozenset(_BACK) - {"$ne", "$nin"},
     "PGVectorStore": frozenset(_BACK) - {"$ne", "$nin"},
 }
 """Stores, and the comparisons that they evaluate as we do."""

@@ -272,6 +272,18 @@ class BM25Retriever(SearchRetriever):
         else:
             corpus.save(file, settings)
 
+    @classmethod
+    async def afrom_persist_dir(
+        cls, path: str | Path, encoding: str = "utf-8", **settings: Unpack[BM25FolderSettings]
+    ) -> BM25Retriever:
+        """`from_persist_dir` without blocking the event loop."""
+        made: BM25Retriever = await in_thread(lambda: cls.from_persist_dir(path, encoding, **settings))
+        return made
+
+    async def apersist(self, path: str | Path, encoding: str = "utf-8", **ignored: Unpack[BM25sFiles]) -> None:
+        """`persist` without blocking the event loop."""
+        await in_thread(lambda: self.persist(path, encoding, **ignored))
+
     # --- nodes
 
     @property
@@ -358,7 +370,7 @@ class BM25Retriever(SearchRetriever):
         """The same without blocking the event loop."""
         return await in_thread(lambda: self.delete(node_ids))
 
-    delete_nodes = delete
+    delete_nodes, adelete_nodes = delete, adelete
 
     def _corpus(self) -> LexicalCorpus[BaseNode] | Bm25sCorpus:
         if self._nodes is None:

@@ -15,7 +15,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import BaseNode, IndexNode, QueryBundle, QueryType
 from typing_extensions import Unpack
 
-from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive
+from hybridmem.core.fanout import Job, OnError, Steps, adrive, apply_policy, drive, in_thread
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation
 from hybridmem.fusion.recipe import Fusion
@@ -138,6 +138,20 @@ class FusionRetriever(SearchRetriever):
         memory = Memory(path, embedder=embedder)
         add_nodes(memory, nodes)
         return cls.from_memory(memory, **settings)
+
+    @classmethod
+    async def afrom_nodes(
+        cls,
+        nodes: Iterable[BaseNode],
+        /,
+        *,
+        path: str | Path = ":memory:",
+        embedder: EmbeddingOption | None = "auto",
+        **settings: Unpack[MemoryFusionSettings],
+    ) -> FusionRetriever:
+        """The same without blocking the event loop."""
+        made: FusionRetriever = await in_thread(lambda: cls.from_nodes(nodes, path=path, embedder=embedder, **settings))
+        return made
 
     @property
     def memory(self) -> HybridMemory | None:

@@ -230,7 +230,7 @@ class GraphRetriever(SearchRetriever):
         """The same without blocking the event loop."""
         return await in_thread(lambda: self.delete(node_ids))
 
-    delete_nodes = delete
+    delete_nodes, adelete_nodes = delete, adelete
 
     def _corpus(self) -> GraphCorpus[BaseNode]:
         if self._nodes is None:

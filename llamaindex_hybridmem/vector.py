@@ -126,6 +126,21 @@ class VectorRetriever(SearchRetriever):
         return cls.from_nodes(nodes, **settings)  # type: ignore[misc]
 
     @classmethod
+    async def afrom_defaults(
+        cls,
+        index: VectorStoreIndex | None = None,
+        nodes: Sequence[BaseNode] | None = None,
+        *,
+        vector_store: BasePydanticVectorStore | None = None,
+        **settings: Unpack[StoreSettings],
+    ) -> VectorRetriever:
+        """The same without blocking the event loop."""
+        made: VectorRetriever = await in_thread(
+            lambda: cls.from_defaults(index, nodes, vector_store=vector_store, **settings)
+        )
+        return made
+
+    @classmethod
     def from_nodes(
         cls,
         nodes: Sequence[BaseNode],
@@ -154,6 +169,26 @@ class VectorRetriever(SearchRetriever):
             corpus.close()
             raise
         return retriever
+
+    @classmethod
+    async def afrom_nodes(
+        cls,
+        nodes: Sequence[BaseNode],
+        /,
+        *,
+        embed_model: EmbeddingOption | None = None,
+        persist_directory: str | PathLike[str] | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        ssl: bool | None = None,
+        collection_name: str | None = None,
+        **settings: Unpack[VectorSettings],
+    ) -> VectorRetriever:
+        """The same without blocking the event loop."""
+        where: Any = {"persist_directory": persist_directory, "host": host, "port": port, "ssl": ssl}
+        more: Any = {"embed_model": embed_model, "collection_name": collection_name, **where, **settings}
+        made: VectorRetriever = await in_thread(lambda: cls.from_nodes(nodes, **more))
+        return made
 
     @classmethod
     def from_memory(cls, memory: HybridMemory, /, **settings: Unpack[VectorSettings]) -> VectorRetriever:
@@ -193,12 +228,16 @@ class VectorRetriever(SearchRetriever):
         """The same without blocking the event loop."""
         return await in_thread(lambda: self.delete(node_ids))
 
-    delete_nodes = delete
+    delete_nodes, adelete_nodes = delete, adelete
 
     def close(self) -> None:
         """Close the Chroma folder or connection that `from_nodes` opened."""
         if self._texts is not None:
             self._texts.close()
+
+    async def aclose(self) -> None:
+        """The same without blocking the event loop."""
+        await in_thread(self.close)
 
     def _corpus(self) -> TextCorpus:
         if self._texts is None:

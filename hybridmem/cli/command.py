@@ -96,6 +96,8 @@ def open_memory(args: argparse.Namespace, *, must_exist: bool = True, recipe: st
         exists(args.memory, otherwise="add something first, or name one with --memory")
     given: str = getattr(args, "embedder", "none")  # commands that need no embedder do not have this option
     ranked: str = recipe or getattr(args, "recipe", None) or "default"
+    if not must_exist and not _is_there(args.memory) and is_terminal():
+        say_error(f"{args.memory} is a new memory")
     if given == "none" or not _is_there(args.memory):
         embedder = None if given == "none" else load_embedder(given)
         return HybridMemory(args.memory, embedder=embedder, namespace=args.namespace, recipe=ranked)

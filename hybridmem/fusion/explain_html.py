@@ -73,7 +73,7 @@ _PAGE_STYLE = """
 body{margin:0;background:#fff}
 @media(prefers-color-scheme:dark){body{background:#181e26}}
 .hm{margin:0 auto;padding:22px 20px}
-@media(min-width:1100px){.hm{max-width:1280px}.hm-both{display:grid;gap:40px;
+@media(min-width:1100px){.hm:has(.hm-both){max-width:1280px}.hm-both{display:grid;gap:40px;
 grid-template-columns:minmax(0,1.25fr) minmax(0,1fr)}}
 @media(max-width:520px){.hm{padding:16px 12px}.hm-parts li{grid-template-columns:10px minmax(0,1fr) 60px}
 .hm-parts em{grid-column:2/-1}}

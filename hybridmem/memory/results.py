@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -9,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hybridmem.core.protocols import Store, View
-from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.selection import count_tokens
@@ -41,10 +41,12 @@ class Result:
     _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
     context: tuple[Memory, ...] = field(default=(), repr=False)
     """With `search(context=n)`: up to n turns before and after it in its thread, in reading order."""
+    places: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The places in the thread of the result and then of its context."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the explanation, which refers to the open memory."""
-        return Result, (self.id, self.score, self.memory, None, self.context)
+        return Result, (self.id, self.score, self.memory, None, self.context, self.places)
 
     def __copy__(self) -> Result:
         return self
@@ -144,7 +146,9 @@ def with_context(
             chosen.append(memory)
             left = None if left is None else left - need
         place = {id_: n for n, id_ in enumerate(order.get(result.memory.thread or "", []))}
-        extended.append(replace(result, context=tuple(sorted(chosen, key=lambda memory: place[memory.id]))))
+        chosen.sort(key=lambda memory: place[memory.id])
+        places = tuple(place[id_] for id_ in (result.id, *(one.id for one in chosen)) if id_ in place)
+        extended.append(replace(result, context=tuple(chosen), places=places))
     return extended
 
 
@@ -168,9 +172,12 @@ _LEAST = 40
 """The characters of a text that are worth showing alone."""
 _LESS = "<\u2039\u2329\u3008\u27e8\u276c\u276e\u2770\u02c2\u1438\u227a\u29fc"
 _SLASHES = "/\\\u2044\u2215\u29f8\u2571\u2afd"
-"""Characters that look like "<" and "/" (those that NFKC folds to them, such as U+FF1C, are not listed)."""
+"""Characters that look like "<" and "/" (those that NFKD folds to them, such as U+FF1C, are not listed)."""
 _LOOK_ALIKES = {**dict.fromkeys(map(ord, _LESS), "<"), **dict.fromkeys(map(ord, _SLASHES), "/")}
-_BRACKETS = str.maketrans({"[": "(", "]": ")", "<": "(", ">": ")"})
+_BRACKETS = {"[": "(", "]": ")", "<": "(", ">": ")"}
+_TAG = re.compile(r"<[^a-z0-9]{0,3}[/|]|<(?:(?:start|end)_of_|bos>|eos>|s>|<sys|system|assistant|user>|human>|think)")
+"""Closing tags, and the control tokens and roles of chat templates."""
+_INSTRUCTION = re.compile(r"\[/?inst\]")
 
 
 def block(
@@ -211,13 +218,17 @@ def line(memory: Memory, /) -> str:
 
 
 def with_surroundings(results: Iterable[Result], /) -> list[Memory]:
-    """The memories of results, each among the turns of its thread returned with it, in reading order."""
-    found: list[Memory] = []
+    """The memories of results and the turns returned with them.
+
+    Those of one thread stand together, in reading order, at the place of the best of them. Results that were searched
+    without `context` keep their order.
+    """
+    found: dict[tuple[str, str | None], list[tuple[int, Memory]]] = {}
     for result in results:
-        here = epoch(result.memory.created_at) or 0.0
-        before = sum((epoch(turn.created_at) or 0.0) <= here for turn in result.context)
-        found += [*result.context[:before], result.memory, *result.context[before:]]
-    return found
+        place, *places = result.places or (0,)
+        key = ("", result.memory.thread) if result.places else (result.id, None)
+        found.setdefault(key, []).extend([(place, result.memory), *zip(places, result.context, strict=True)])
+    return [memory for group in found.values() for _, memory in sorted(group, key=lambda row: row[0])]
 
 
 def message_memory(text: str, /, *, role: str, thread: str | None, name: str | None = None) -> Memory:
@@ -254,7 +265,7 @@ def _fitting(lines: Sequence[str], order: Sequence[int], tokens: int, count: Cal
 
 def _label(text: Any) -> str:
     """An id, date or name in one line and without brackets."""
-    return " ".join(str(text).split()).translate(_BRACKETS)
+    return "".join(_BRACKETS.get(_seen(letter)[:1], letter) for letter in " ".join(str(text).split()))
 
 
 def _contained(text: str) -> str:
@@ -267,15 +278,17 @@ def _contained(text: str) -> str:
     joined = "\n  ".join(lines)
     folded = _seen(joined).casefold()
     visible = "".join(filter(_visible, folded))
-    if "<" in folded and (STEM in "".join(filter(str.isalpha, folded)) or "<|" in visible or "</" in visible):
+    if _INSTRUCTION.search(visible):
+        joined = "".join(_BRACKETS.get(_seen(letter)[:1], letter) for letter in joined)
+    elif "<" in folded and (STEM in "".join(filter(str.isalpha, folded)) or _TAG.search(visible)):
         joined = "".join("&lt;" if "<" in _seen(letter) else letter for letter in joined)
     return joined
 
 
 def _seen(text: str) -> str:
     """A text as a reader sees it: compatibility forms and look-alikes of "<" and "/" are replaced by them."""
-    return unicodedata.normalize("NFKC", text).translate(_LOOK_ALIKES)
+    return unicodedata.normalize("NFKD", text).translate(_LOOK_ALIKES)
 
 
 def _visible(letter: str) -> bool:
-    return letter.isprintable() and not letter.isspace()
+    return letter.isprintable() and not letter.isspace() and not unicodedata.combining(letter)

@@ -187,9 +187,9 @@ class ChromaTextCorpus(TextCorpus):
             rich = self._rich() | {
                 k for row in rows for k, v in row.metadata.items() if v is not None and not _plain(v)
             }
-            told = {_NAME: self.embedder.name, _DIM: len(vectors[0]), _RICH: json.dumps(sorted(rich))}
-            if any(note.get(key) != value for key, value in told.items()):
-                self._collection.modify(metadata=note | told)
+            recorded = {_NAME: self.embedder.name, _DIM: len(vectors[0]), _RICH: json.dumps(sorted(rich))}
+            if any(note.get(key) != value for key, value in recorded.items()):
+                self._collection.modify(metadata=note | recorded)
             self._collection.upsert(
                 ids=[row.id for row in rows],
                 embeddings=list(vectors),

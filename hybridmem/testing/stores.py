@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hybridmem.core.protocols import View, WriteConflict
+from hybridmem.core.protocols import SupportsVectorLoading, SupportsVectorRows, View, WriteConflict
 from hybridmem.core.times import from_epoch
 from hybridmem.core.types import Edge, Entry, Memory
 from hybridmem.errors import ConfigError, EmbeddingError, NotFoundError, StoreClosedError
@@ -195,17 +195,17 @@ class StoreConformance:
         (old,) = store.get(["a"], view=ALL)
         store.touch(["a"])
         (now,) = store.get(["a"], view=ALL)
-        with pytest.raises(WriteConflict) as told:
+        with pytest.raises(WriteConflict) as caught:
             store.put([replace(old, text="A2")], base=[old])
-        assert told.value.current == now
+        assert caught.value.current == now
         assert texts(store.get(["a"], view=ALL)) == ["A"]
         store.put([replace(now, text="A2", confidence=1.0, access_count=0, last_accessed=None)], base=[now])
         (new,) = store.get(["a"], view=ALL)
         assert (new.text, new.confidence, new.access_count, new.last_accessed) == ("A2", 1.0, 0, None)
         store.delete(["a"])
-        with pytest.raises(WriteConflict) as told:
+        with pytest.raises(WriteConflict) as caught:
             store.put([new], base=[new])
-        assert told.value.current is None
+        assert caught.value.current is None
 
     def test_the_same_id_twice_in_one_batch(self, store):
         store.put([Memory("first", id="a"), Memory("second", id="a")])
@@ -508,9 +508,9 @@ class StoreConformance:
         clock.now += 1
         store.set_vectors({"a": [3.0, 4.0], "b": None, "gone": [1.0, 1.0]})
         assert [None if v is None else v.tolist() for v in store.vectors(["a", "b"], view=NOW)] == [[3.0, 4.0], None]
-        told = list(store.changes(seq, view=NOW, vectors=True))
-        assert [(c.id, c.memory.text) for c in told] == [("a", "A"), ("b", "B")]
-        assert told[0].vector.tolist() == [3.0, 4.0]
+        changes = list(store.changes(seq, view=NOW, vectors=True))
+        assert [(c.id, c.memory.text) for c in changes] == [("a", "A"), ("b", "B")]
+        assert changes[0].vector.tolist() == [3.0, 4.0]
         assert store.vectors(["a"], view=View(as_of=before))[0].tolist() == [1.0]
         assert len(store.history("a")) == 1
 
@@ -594,28 +594,28 @@ class StoreConformance:
             Entry("plain", None, None, 5.0, 5.0, "active", 1.0, 1.0, 0, None, 1),
         ]  # fmt: skip
 
-    def test_vectors_in_pieces_are_those_that_the_changes_tell(self, store):
-        if not hasattr(store, "vector_pieces"):
+    def test_vectors_in_pieces_are_those_of_the_changes(self, store):
+        if not isinstance(store, SupportsVectorLoading):
             return  # optional: indexes read the changes instead
         store.put([FULL, Memory("no vector", id="b"), Memory("gone", id="c")], vectors=[[1.0, 2.0], None, [3.0, 4.0]])
         store.put([Memory("new", id="d", supersedes="c")], vectors=[[5.0, 6.0]])
         store.touch(["m1"])
         for view in (NOW, ALL):
-            told = [c for c in store.changes(0, view=view, vectors=True) if c.vector is not None]
+            changes = [c for c in store.changes(0, view=view, vectors=True) if c.vector is not None]
             with store.vector_pieces(view=view) as (newest, pieces):
                 found = [row for piece in pieces for row in piece]
             assert newest == store.last_seq()
-            assert found == [(c.id, c.memory.updated_at.timestamp(), c.vector.tobytes()) for c in told]
+            assert found == [(c.id, c.memory.updated_at.timestamp(), c.vector.tobytes()) for c in changes]
 
     def test_vectors_are_read_by_their_numbers(self, store):
-        if not hasattr(store, "vector_rows"):
+        if not isinstance(store, SupportsVectorRows):
             return  # optional: large views keep whole vectors in memory instead
         store.put([FULL, Memory("no vector", id="b"), Memory("gone", id="c")], vectors=[[1.0, 2.0], None, [3.0, 4.0]])
         store.erase(["c"])
-        told = {c.id: c for c in store.changes(0, view=NOW, vectors=True) if c.vector is not None}
+        changes = {c.id: c for c in store.changes(0, view=NOW, vectors=True) if c.vector is not None}
         seqs = store.vector_seqs(view=NOW)
-        assert seqs == {"m1": told["m1"].vector_seq}
-        assert store.vector_rows([*seqs.values(), 10**9]) == {seqs["m1"]: told["m1"].vector.tobytes()}
+        assert seqs == {"m1": changes["m1"].vector_seq}
+        assert store.vector_rows([*seqs.values(), 10**9]) == {seqs["m1"]: changes["m1"].vector.tobytes()}
         store.put([replace(FULL, text="changed")], vectors=[[5.0, 6.0]])
         assert store.vector_seqs(view=NOW)["m1"] > seqs["m1"]
 
@@ -826,10 +826,10 @@ class StoreConformance:
         assert {e.id: e.strength for e in store.entries(view=view)} == {id_: m.strength for id_, m in listed.items()}
         ends = {(a, b, r): w for (a, b, r), w in links.items() if a in memories and b in memories}
         assert {e[:3]: e.weight for e in store.edges(view=view)} == ends
-        told = list(store.changes(0, view=view))
-        assert {c.id: c.memory for c in told if c.edge is None} == listed
-        assert {c.edge[:3]: c.edge.weight for c in told if c.edge is not None} == links
-        assert [c.seq for c in told] == sorted(c.seq for c in told)
+        changes = list(store.changes(0, view=view))
+        assert {c.id: c.memory for c in changes if c.edge is None} == listed
+        assert {c.edge[:3]: c.edge.weight for c in changes if c.edge is not None} == links
+        assert [c.seq for c in changes] == sorted(c.seq for c in changes)
 
     @staticmethod
     def _follows(store, model, follower):
@@ -900,9 +900,9 @@ class StoreConformance:
         stream = store.changes(0, view=NOW)
         first = next(stream)
         store.put([Memory("changed", id=f"{i:05}") for i in range(self.MANY)])
-        told = [first, *stream]
-        assert [c.memory.text for c in told] == [str(i) for i in range(self.MANY)]
-        assert [c.seq for c in told] == list(range(1, self.MANY + 1))
+        changes = [first, *stream]
+        assert [c.memory.text for c in changes] == [str(i) for i in range(self.MANY)]
+        assert [c.seq for c in changes] == list(range(1, self.MANY + 1))
         abandoned = store.changes(0, view=NOW)
         next(abandoned)
         del abandoned
@@ -943,7 +943,7 @@ class StoreConformance:
         assert store.edges(view=NOW) == [Edge("m1", "b")]
         assert store.last_seq() == seq
 
-    def test_a_closed_store_says_so(self, store):
+    def test_a_closed_store_is_reported(self, store):
         store.put([Memory("x", id="a")])
         store.close()
         store.close()
@@ -1072,9 +1072,9 @@ class StoreConformance:
         assert store.get(["a"], view=View(as_of=before)) == [None]
         assert store.load_snapshot("bm25") is None
         assert "secret" not in json.dumps(list(store.export()))
-        told = list(store.changes(seq, view=NOW))
-        assert ("a", None) in [(c.id, c.memory) for c in told]
-        assert any(c.edge is not None and c.gone for c in told)
+        changes = list(store.changes(seq, view=NOW))
+        assert ("a", None) in [(c.id, c.memory) for c in changes]
+        assert any(c.edge is not None and c.gone for c in changes)
         assert follower.catch_up(store).edges == {}
         assert store.check() == []
         store.save_snapshot("bm25", seq, b"the secret of an older index")

@@ -111,7 +111,7 @@ def test_one_arm_alone():
         run_one(Job("bad", fail))
 
 
-def test_a_timeout_is_told_with_its_seconds():
+def test_a_timeout_is_reported_with_its_seconds():
     never = threading.Event()
     outcomes = run([Job("slow", lambda: never.wait(30), timeout=0.02), Job("ok", lambda: 1, timeout=30.0)])
     never.set()

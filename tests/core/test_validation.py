@@ -234,7 +234,7 @@ def test_measuring(memory, tmp_path, monkeypatch):
         (lambda _: Fusion(gate=0.5), r"gate = 0.5 is not allowed: a QualityGate\(…\), or None"),
     ],
 )
-def test_the_value_and_what_is_allowed_are_told(memory, call, told):
+def test_the_value_and_what_is_allowed_are_reported(memory, call, told):
     with pytest.raises(ConfigError, match=told):
         call(memory)
 

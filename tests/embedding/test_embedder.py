@@ -212,7 +212,7 @@ def test_one_string_is_not_a_list_of_texts():
         ("no", "expected 2 vectors"),
     ],
 )
-def test_wrong_answers_are_told_with_both_numbers(answer, says):
+def test_wrong_answers_are_reported_with_both_numbers(answer, says):
     with pytest.raises(EmbeddingError, match=says):
         as_embedder(lambda texts: answer, dim=3).documents(["a", "b"])
 
@@ -325,7 +325,7 @@ async def test_a_blocking_embedder_does_not_block_the_loop():
     assert (await waiting).shape == (3,)
 
 
-async def test_async_failures_are_retried_and_told():
+async def test_async_failures_are_retried_and_reported():
     class Down(LangChainAsync):
         async def aembed_query(self, text):
             await asyncio.sleep(0)
@@ -418,7 +418,7 @@ def test_local_is_the_same_in_another_process_and_leaves_logging_alone():
     assert runs[0][1] == 0
 
 
-def test_local_without_its_package_says_the_pip_line(monkeypatch):
+def test_local_without_its_package_names_the_pip_line(monkeypatch):
     import hybridmem.embedding.local as module
 
     monkeypatch.setattr(module, "find_spec", lambda name: None)
@@ -430,7 +430,7 @@ def test_local_without_its_package_says_the_pip_line(monkeypatch):
         module._model.cache_clear()
 
 
-def test_local_without_its_weights_says_so(monkeypatch, tmp_path):
+def test_local_without_its_weights_is_reported(monkeypatch, tmp_path):
     import importlib.machinery
 
     import hybridmem.embedding.local as module

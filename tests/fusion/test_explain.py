@@ -65,7 +65,7 @@ def test_why_not_names_the_stage_and_by_how_much():
     assert Explanation("q").why_not("x") == "x: found by no arm (no arms)"
 
 
-def test_what_the_arms_could_not_see_is_told():
+def test_what_the_arms_could_not_see_is_explained():
     told = Explanation("q", hidden={"old": "it was superseded"}.get)
     assert told.why_not("old") == "old: it was superseded"
     assert told.why_not("new").startswith("new: found by no arm")
@@ -95,13 +95,13 @@ def test_notes_of_one_stage_are_joined_and_an_empty_one_leaves_it_out():
     ]
 
 
-def test_an_unreadable_date_says_that_it_is_neutral():
+def test_an_unreadable_date_is_reported_as_neutral():
     told = explained(Fusion(boost=HalfLife()), [arm("a", [ROWS[2], Row("bare")])])
     assert "recency ×1 (updated_at 'whenever' is not a date)" in str(told.receipts[0])
     assert "recency ×1 (no updated_at)" in str(told.receipts[1])
 
 
-def test_a_bound_tells_what_it_cut_so_that_the_numbers_add_up():
+def test_a_bound_reports_what_it_cut_so_that_the_numbers_add_up():
     rows = [Row("a", {}), Row("b", {}), Row("c", {"updated_at": NOW})]
     told = explained(Fusion(boost=HalfLife(max_shift=0)), [arm("x", rows)])
     assert [receipt.key for receipt in told.receipts] == ["a", "b", "c"]
@@ -117,7 +117,7 @@ def test_a_boost_that_changes_nothing_is_left_out():
     assert texts == {"old": [], "new": ["recency ×1.025 (30 days old)"]}  # 1 + 0.05 · 0.5
 
 
-def test_a_degraded_answer_says_so():
+def test_a_degraded_answer_is_reported():
     told = explained(Fusion(gate=QualityGate(floor=5.0)), [arm("a", "x", [1.0]), arm("b", "")])
     assert told.receipts[0].degraded
     assert str(told.receipts[0]).endswith("degraded: nothing passed the gate")
@@ -130,7 +130,7 @@ def test_notes_of_an_arm_are_shown():
     assert str(told.receipts[0].arms[0]) == "graph #1 +0.01639 [seed m1 → m2]"
 
 
-def test_stages_that_reorder_tell_what_they_did():
+def test_stages_that_reorder_report_what_they_did():
     rows = [Row("a", {"text": "one two"}), Row("b", {"text": "one two"}), Row("c", {"text": "three four five"})]
     recipe = Fusion(
         rerank=Rerank(scorer=lambda query, texts: [3.0, 2.0, 1.0]),
@@ -145,7 +145,7 @@ def test_stages_that_reorder_tell_what_they_did():
     assert told.why_not("c") == "c: 4 tokens, and 3 of 5 are left"
 
 
-def test_the_budget_and_k_are_told_apart():
+def test_the_budget_and_k_are_distinguished():
     rows = [
         Row("a", {"text": "x" * 40}),
         Row("b", {"text": "x" * 40}),
@@ -169,11 +169,11 @@ def test_any_function_leaves_a_trace():
     assert told.why_not("y") == "y: halve: left out at score 0.01613"
 
 
-def test_a_result_that_no_arm_found_says_so():
+def test_a_result_that_no_arm_found_is_reported():
     assert str(Receipt("m", 1, 0.5, 0.1)) == "#1 m 0.500: found by no arm"
 
 
-def test_a_result_that_was_gated_and_came_back_says_so():
+def test_a_result_that_was_gated_and_came_back_is_reported():
     def bring_back(ranking, context):
         return ranking._replace(keys=[*ranking.keys, "b"], items=[*ranking.items, Row("b")], scores=[1.0, 0.5])
 

@@ -111,7 +111,7 @@ def test_a_fragment_for_notebooks_has_results_legend_and_what_is_left_out():
 # --- the activated neighbourhood
 
 
-def test_each_hop_stands_below_and_to_the_right_of_what_activated_it():
+def test_each_hop_is_drawn_below_and_to_the_right_of_what_activated_it():
     svg = neighbourhood_svg({"m12": 1.0}, FOUND, labels={"m40": "Ana moved to Lisbon"})
     at = place(svg)
     assert at["m12"][0] < at["m40"][0] < at["m41"][0]

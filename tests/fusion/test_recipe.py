@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hybridmem.core.types import Candidates
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.merge import merge
-from hybridmem.fusion.recipe import Fusion, normalise_weights, weighted_rrf
+from hybridmem.fusion.merge import merge, normalise_weights, weighted_rrf
+from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
 from hybridmem.fusion.stages.base import Pool
 from tests.support.items import READER, Row, arm
@@ -58,7 +58,7 @@ def test_a_single_list_keeps_its_order(keys):
 
 
 @given(KEYS, KEYS)
-def test_a_key_that_stands_twice_counts_once_at_its_best_rank(one, two):
+def test_a_repeated_key_counts_once_at_its_best_rank(one, two):
     scores = dict(weighted_rrf([one, two]))
     for key, score in scores.items():
         parts = [1 / (61 + keys.index(key)) for keys in (one, two) if key in keys]
@@ -211,7 +211,7 @@ ONCE = st.lists(st.tuples(st.sampled_from("ABCDEFGH"), st.floats(0.01, 9)), max_
     st.sampled_from(["relative", "convex"]),
     st.booleans(),
 )
-def test_a_completed_merge_is_the_same_with_its_notebook_open(answers, mode, smooth):
+def test_a_completed_merge_is_the_same_with_tracing_enabled(answers, mode, smooth):
     """In arrays where scores alone decide, else in lists: repetitions, ties, ranks alone, one to three arms."""
     lists = []
     for number, (hits, known, scored) in enumerate(answers):
@@ -414,7 +414,7 @@ def test_an_arm_without_a_floor_of_its_own_passes_whole():
     assert recipe.run(lists, reader=READER, now=NOW, trace=Trace()).keys == ["y", "x", "z"]
 
 
-def test_of_two_chunks_at_the_same_rank_the_one_of_the_earlier_list_speaks_for_the_source():
+def test_of_two_chunks_at_the_same_rank_the_one_of_the_earlier_list_represents_the_source():
     fields = {"source_id": "s", "updated_at": NOW}
     for one, two in (("a", "b"), ("b", "a")):
         lists = [arm("arm0", [Row(one, fields)]), arm("arm1", [Row(two, fields)])]

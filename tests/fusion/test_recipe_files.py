@@ -61,7 +61,7 @@ def test_names_dicts_and_recipes_are_recipes():
         ({"mode": "sum"}, "mode 'sum'"),
     ],
 )
-def test_a_wrong_recipe_says_what_is_right(data, message):
+def test_a_wrong_recipe_is_reported_with_what_is_allowed(data, message):
     with pytest.raises(ConfigError, match=message):
         load_recipe(data)
 
@@ -101,11 +101,9 @@ def test_files_that_cannot_be_written(tmp_path):
         save_recipe("default", tmp_path / "recipe.json")
 
 
-def test_every_slot_is_a_field_of_the_recipe_in_the_order_in_which_it_runs():
-    assert [slot.name for slot in SLOTS] == [
-        "gate", "evidence", "spread", "dedup", "boost", "extra", "conflicts", "duplicates", "rerank",
-        "diversity", "pack",
-    ]  # fmt: skip
+def test_every_slot_is_documented_and_takes_stages_of_its_types_alone():
+    names = [slot.name for slot in SLOTS]
+    assert (names[0], names[-1]) == ("gate", "pack")  # docs/fusion.md has the whole order, and a test compares it
     assert [slot.name for slot in SLOTS if not slot.in_file] == ["extra", "rerank"]
     assert all(slot.doc for slot in SLOTS)
     for slot in SLOTS:

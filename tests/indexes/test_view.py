@@ -121,7 +121,7 @@ def test_other_settings_build_the_text_index_again(tmp_path):
         assert memory.search_arm("bm25", "cat")[1].score > old
 
 
-def test_vectors_of_two_dimensions_are_told(tmp_path):
+def test_vectors_of_two_dimensions_are_reported(tmp_path):
     with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
         memory.add_many([Memory("the cat", id="a"), Memory("the dog", id="b")])
         memory.search("cat")

@@ -309,7 +309,7 @@ class Notes(BaseTracer):
         self.runs.append(run)
 
 
-def test_the_seed_is_a_child_run_and_the_name_is_told(ask):
+def test_the_seed_is_a_child_run_and_the_name_is_reported(ask):
     notes = Notes()
     store = a_store()
     retriever = GraphRetriever.from_store(store)
@@ -345,13 +345,13 @@ def test_the_seed_is_a_child_run_and_the_name_is_told(ask):
         ({"documents": [], "seed": 5}, "is a int"),
     ],
 )
-def test_bad_settings_are_told(settings, told):
+def test_bad_settings_are_reported(settings, told):
     with pytest.raises(ConfigError, match=told):
         GraphRetriever(**settings)
 
 
 @pytest.mark.parametrize("said", [{"k": 0}, {"hops": -1}, {"decay": "x"}, {"depth": 3}, {"as_of": "2020-01-01"}])
-def test_bad_words_in_a_call_are_told(said, ask):
+def test_bad_words_in_a_call_are_reported(said, ask):
     with pytest.raises(ConfigError, match=next(iter(said))):
         ask(GraphRetriever(documents=chat()), "Ana", **said)
 

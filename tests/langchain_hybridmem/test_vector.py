@@ -401,12 +401,12 @@ def test_it_is_an_arm_with_scores_in_a_fusion():
         ({"vectorstore": Fake([]), "with_scores": "maybe"}, "with_scores"),
     ],
 )
-def test_wrong_settings_are_told(settings, says):
+def test_wrong_settings_are_reported(settings, says):
     with pytest.raises(ConfigError, match=says):
         VectorRetriever(**settings)
 
 
-def test_wrong_calls_are_told(tmp_path):
+def test_wrong_calls_are_reported(tmp_path):
     retriever = VectorRetriever(vectorstore=Fake([0.5]))
     for said, says in (({"k": 0}, "k = 0"), ({"top": 1}, "'top'"), ({"as_of": "2024"}, "only a memory")):
         with pytest.raises(ConfigError, match=says):

@@ -28,7 +28,7 @@ DAY = 86_400.0
 # --- receipts stay out of the way
 
 
-def test_what_an_arm_says_of_its_results_is_noted():
+def test_what_an_arm_notes_of_its_results_is_kept():
     graph = GraphRetriever(
         [node("t0", text="Ana left", metadata={"thread": "c"}), node("t1", metadata={"thread": "c"})]
     )
@@ -103,7 +103,7 @@ def fuse(recipe, query, lists, now, k):
     return nodes_of_ranking(FusedArms(recipe, arms, NodeReader(), query=query, now=now, k=k))
 
 
-def test_receipts_tell_of_the_scores_as_they_were():
+def test_receipts_show_the_scores_as_they_were():
     """LlamaIndex's own fusion writes into the nodes it is given; so may anyone who keeps them."""
     lists = [scored("AB", [0.9, 0.4]), scored("BA", [0.8, 0.7])]
     found = fuse(make_recipe(gate=0.5), "q", list(zip("ab", lists, strict=True)), NOW, None).nodes

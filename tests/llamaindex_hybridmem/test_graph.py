@@ -308,18 +308,18 @@ class TestInside:
         ({"nodes": [], "seed": 5}, "is a int"),
     ],
 )
-def test_bad_settings_are_told(settings, told):
+def test_bad_settings_are_reported(settings, told):
     with pytest.raises(ConfigError, match=told):
         GraphRetriever(**settings)
 
 
 @pytest.mark.parametrize("said", [{"similarity_top_k": 0}, {"hops": -1}, {"decay": 1.5}, {"namespace": "x"}])
-def test_bad_words_in_a_call_are_told(said, ask):
+def test_bad_words_in_a_call_are_reported(said, ask):
     with pytest.raises(ConfigError, match=next(iter(said))):
         ask(GraphRetriever(chat()), "Ana", **said)
 
 
-def test_bad_sources_are_told():
+def test_bad_sources_are_reported():
     with pytest.raises(ConfigError, match="exactly one of nodes, index, docstore, vector_store"):
         GraphRetriever.from_defaults()
     with pytest.raises(ConfigError, match="no nodes of its own"):

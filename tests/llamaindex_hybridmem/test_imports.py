@@ -67,7 +67,7 @@ print([n.node_id for n in found])
 
 
 @pytest.mark.parametrize("blocked", ["llama_index", "llama_index.core"])
-def test_a_missing_extra_says_the_pip_line(blocked):
+def test_a_missing_extra_names_the_pip_line(blocked):
     code = """
 try:
     import llamaindex_hybridmem

@@ -318,7 +318,7 @@ def test_identity_runs_through_ids_and_contents():
     assert identities([scored("AB"), scored("BC")]) == [["A", "B"], ["B", "C"]]
 
 
-def test_nodes_that_are_no_text_are_told_apart_by_their_hash():
+def test_nodes_that_are_no_text_are_distinguished_by_their_hash():
     images = [ImageNode(id_=f"i{n}", image_path=f"{n}.png", text="") for n in range(3)]
     images.append(ImageNode(id_="again", image_path="0.png", text=""))
     lists = [[(images[0], 1.0), (images[1], 0.5)], [(images[3], 1.0), (images[2], 0.5)]]
@@ -451,7 +451,7 @@ def test_a_child_with_only_an_async_side_answers_sync_code():
         ours.retrieve("q")
 
 
-def test_a_child_that_is_not_finished_says_so():
+def test_a_child_that_is_not_finished_is_reported():
     def fail(_):
         raise NotImplementedError("not yet")
 

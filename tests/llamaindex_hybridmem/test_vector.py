@@ -378,12 +378,12 @@ def test_index_nodes_are_followed():
         ({"memory": object(), "filters": {"x": {"$like": 1}}}, "like"),
     ],
 )
-def test_wrong_settings_are_told(settings, says):
+def test_wrong_settings_are_reported(settings, says):
     with pytest.raises(ConfigError, match=says):
         VectorRetriever(**settings)
 
 
-def test_wrong_ways_in_are_told(tmp_path):
+def test_wrong_arguments_are_reported(tmp_path):
     with pytest.raises(ConfigError, match="exactly one of index, nodes, vector_store"):
         VectorRetriever.from_defaults()
     with pytest.raises(ConfigError, match="VectorRetriever has no setting 'top_k'"):

@@ -1,7 +1,8 @@
 import pytest
 
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import Fusion, weighted_rrf
+from hybridmem.fusion.merge import weighted_rrf
+from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.health import Observation, first_place, measure, reach_warnings
 
 SEEN = [
@@ -22,7 +23,7 @@ def test_figures():
     assert health.warnings == ()
 
 
-def test_habits_are_told():
+def test_habits_are_reported():
     seen = [Observation({"bm25": ["a"], "vector": [], "graph": ["z"]}, ["a"])] * 3
     assert measure(seen, k=5).warnings == (
         "arm 'vector' was empty for all 3 queries",

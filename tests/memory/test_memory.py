@@ -683,7 +683,7 @@ def test_nothing_in_one_namespace_changes_anything_in_another(operations):
         assert len(shared.namespace("ana")) == len(alone.namespace("ana"))
 
 
-def test_memories_without_vectors_are_told(tmp_path, caplog):
+def test_memories_without_vectors_are_reported(tmp_path, caplog):
     with HybridMemory(tmp_path / "memory.db", embedder=None) as plain:
         plain.add_many(["a cat", "a dog"])
         assert plain.search("cat")
@@ -705,7 +705,7 @@ def test_memories_without_vectors_are_told(tmp_path, caplog):
         assert "without a vector" not in caplog.text  # the snapshot has the forgotten one, its vector is gone
 
 
-def test_a_memory_without_an_embedder_says_so(monkeypatch, caplog):
+def test_a_memory_without_an_embedder_is_reported(monkeypatch, caplog):
     def missing(_given):
         raise MissingExtraError("local", needs="wordllama")
 

@@ -123,6 +123,6 @@ class TestSteps:
 
 
 @pytest.mark.parametrize("bad", [{"k": 0}, {"k": True}, {"k": 2.5}, {"hops": -1}, {"decay": 1.1}, {"decay": None}])
-def test_bad_reaches_are_told(bad):
+def test_bad_reaches_are_reported(bad):
     with pytest.raises(ConfigError, match=f"{next(iter(bad))} = "):
         GraphQuery(**bad)

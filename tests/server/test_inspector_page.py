@@ -161,7 +161,7 @@ def test_an_example_question_is_one_click_away(driver, inspector):
     assert page.one("#query").get_attribute("value") == "Where does Pixel the cat sleep these days?"
 
 
-def test_an_empty_memory_says_so(driver):
+def test_an_empty_memory_is_reported(driver):
     with HybridMemory(embedder=None) as empty, Inspector(empty) as inspector:
         page = Page(driver, inspector, width=390, height=844)
         assert "This memory is empty." in page.until(lambda: page.one("#welcome").text)

@@ -256,7 +256,7 @@ def test_bad_competition_is_refused():
         Competition(recency=-0.1)
 
 
-def test_the_weaker_of_two_that_contradict_yields():
+def test_the_weaker_of_two_that_contradict_is_lowered():
     rows = ranking(
         ("old", 1.0, {"strength": 0.5, "updated_at": NOW, "contradicts": "new"}),
         ("new", 0.9, {"strength": 0.9, "updated_at": NOW}),
@@ -348,7 +348,7 @@ def test_bad_spreads_are_refused(settings):
 # --- the top
 
 
-def test_rerank_orders_the_top_and_deals_its_scores_again():
+def test_rerank_orders_the_top_and_reassigns_its_scores():
     rows = ranking(("a", 3.0, {"text": "x"}), ("b", 2.0, {"text": "xxx"}), ("c", 1.0, {}))
     stage = Rerank(scorer=lambda query, texts: [len(query) * len(text) for text in texts], top=2)
     got = stage(rows, context(trace=Trace()))
@@ -357,7 +357,7 @@ def test_rerank_orders_the_top_and_deals_its_scores_again():
 
 
 @pytest.mark.parametrize("bad", [[1.0], [1.0, math.nan]])
-def test_a_reranker_that_gives_nonsense_is_told(bad):
+def test_a_reranker_with_invalid_scores_is_reported(bad):
     rows = ranking(("a", 2.0, {}), ("b", 1.0, {}))
     with pytest.raises(ConfigError, match="for 2 texts"):
         Rerank(scorer=lambda query, texts: bad)(rows, context())

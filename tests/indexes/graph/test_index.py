@@ -242,11 +242,11 @@ class TestArithmetic:
         }
         assert picture.spread({"a": 1.0}, include_seeds=True) == {"b": 0.5, "c": 0.25}
 
-    def test_no_hops_and_no_decay_bring_nothing(self):
+    def test_no_hops_and_no_decay_activate_nothing(self):
         picture = linked("ab").snapshot()
         assert picture.spread({"a": 1.0}, hops=0) == picture.spread({"a": 1.0}, decay=0.0) == {}
 
-    def test_seeds_without_value_bring_nothing(self):
+    def test_seeds_without_value_activate_nothing(self):
         picture = linked("ab").snapshot()
         assert picture.spread({"a": 0.0, "c": -1.0, "d": math.nan, "e": math.inf, "nobody": 1.0}) == {}
         assert picture.spread({}) == {}
@@ -282,7 +282,7 @@ class TestArm:
     @pytest.mark.parametrize(
         "bad", [{"k": 0}, {"k": 1, "hops": -1}, {"k": 1, "decay": 1.5}, {"k": 1, "decay": math.nan}]
     )
-    def test_bad_numbers_are_told(self, bad):
+    def test_bad_numbers_are_reported(self, bad):
         with pytest.raises(ConfigError, match=r"k =|hops =|decay ="):
             linked("ab").search({"a": 1.0}, **bad)
 
@@ -306,7 +306,7 @@ class TestEdges:
         picture = linked("ab", "bc", "ca", "aa", ("b", "b", 9.0)).snapshot()
         assert picture.spread({"a": 1.0}, hops=10**12) == {"b": 0.5, "c": 0.5}
 
-    def test_a_dangling_edge_sleeps_until_its_node_exists(self):
+    def test_a_dangling_edge_is_inactive_until_its_node_exists(self):
         index = linked("az", "zb")
         assert index.snapshot().spread({"a": 1.0, "z": 1.0}) == {}
         index.apply([put(300, "z")])
@@ -406,7 +406,7 @@ class TestEdges:
         assert index.snapshot().spread({"a": 1.0}) == {"b": 0.5, "new": 0.25}
         assert index.watermark == 4
 
-    def test_an_index_that_reads_texts_says_so(self):
+    def test_an_index_that_reads_texts_is_reported(self):
         assert GraphIndex(GraphSettings(entities="spot")).reads_texts
         assert GraphIndex(GraphSettings(entities=str.split)).reads_texts
         assert not GraphIndex().reads_texts
@@ -444,7 +444,7 @@ class TestEdges:
             {"answers": "x"},
         ],
     )
-    def test_bad_settings_are_told(self, bad):
+    def test_bad_settings_are_reported(self, bad):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             GraphSettings(**bad)
 

@@ -178,7 +178,7 @@ def test_an_id_removed_by_another_process_is_no_failure(opened):
     assert index.search(rows_of(1)[0], k=3, allowed={"m1", "m2"}).ids == ["m2"]
 
 
-def test_bad_input_is_told(opened):
+def test_bad_input_is_reported(opened):
     index = opened()
     index.apply([put(1, "a", [1.0, 0.0])])
     with pytest.raises(ConfigError, match="k = 0 is not allowed"):
@@ -253,7 +253,7 @@ def test_a_damaged_folder_heals_from_the_store(opened, tmp_path, spoil):
     assert index.search(rows_of(1500)[1], k=1).ids == ["m1"]
 
 
-def test_a_folder_that_cannot_be_opened_nor_moved_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_opened_nor_moved_is_reported(tmp_path, monkeypatch):
     folder = tmp_path / "chroma"
     folder.mkdir()
     spoil_garbage(folder)
@@ -367,7 +367,7 @@ def test_where_must_be_one_place():
             ChromaIndex(**place)
 
 
-def test_without_chromadb_the_pip_line_is_told(monkeypatch):
+def test_without_chromadb_the_pip_line_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "chromadb", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hybridmem\[chroma\]'"):
         ChromaIndex(path="x")

@@ -311,7 +311,7 @@ def test_score_and_vectors_of_given_ids():
     assert ("m0" in index, "none" in index) == (True, False)
 
 
-def test_a_score_is_the_same_wherever_the_vector_stands():
+def test_a_score_is_the_same_at_every_position_of_the_vector():
     rows = scattered(1000)
     index = filled([*rows, *rows])
     found = index.search(rows[3], k=6)

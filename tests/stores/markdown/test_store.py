@@ -469,7 +469,7 @@ def test_an_empty_id_is_none(folder, store):
     assert store.ids(view=NOW) == {"a"}
 
 
-def test_what_is_left_out_is_told_when_opening(folder, caplog):
+def test_what_is_left_out_is_reported_when_opening(folder, caplog):
     edit(folder / "a.md", "---\nid: [\n---\n\nA\n")
     with MarkdownStore(folder):
         assert "a.md was not read: its front matter is not readable YAML" in caplog.text

@@ -184,7 +184,7 @@ class TestRefused:
         with pytest.raises(StoreError, match=r"refuses the login .*does not exist"):
             PostgresStore(pg_server.url().replace(*change), reconnect=3600)
 
-    def test_a_server_that_is_away_says_why(self):
+    def test_a_server_that_is_away_reports_why(self):
         with pytest.raises(StoreError, match=r"cannot be reached.*Connection refused"):
             PostgresStore("postgresql://user:secret@127.0.0.1:1/none", reconnect=0, busy_timeout=0.2)
 

@@ -66,7 +66,7 @@ class TestBuiltByItself:
     def search(self, store, vectors):
         return store.search_view(NOW, IndexSettings()).search("vector", ArmQuery("", vectors[7]), k=3)
 
-    def test_a_search_of_many_vectors_brings_it_about(self, url):
+    def test_a_search_of_many_vectors_starts_it(self, url):
         with PostgresStore(url, exact_below=200) as store, psycopg.connect(url, autocommit=True) as conn:
             vectors = fill(store, 199)
             self.search(store, vectors)
@@ -87,7 +87,7 @@ class TestBuiltByItself:
             assert self.search(store, vectors).ids[0] == "m7"
             assert store._indexes._requested == set()
 
-    def test_who_may_not_build_it_is_told_once_and_searches_exactly(self, url, caplog):
+    def test_who_may_not_build_it_is_reported_once_and_searches_exactly(self, url, caplog):
         with PostgresStore(url) as store:
             vectors = fill(store)
             with psycopg.connect(url, autocommit=True) as conn:

@@ -296,5 +296,5 @@ FORK_IN_THE_MIDDLE = textwrap.dedent(
 )
 
 
-def test_a_fork_in_the_middle_of_something_is_told_in_the_child(tmp_path):
+def test_a_fork_in_the_middle_of_something_is_reported_in_the_child(tmp_path):
     subprocess.run([sys.executable, "-c", FORK_IN_THE_MIDDLE, str(tmp_path / "memory.db")], timeout=120, check=True)

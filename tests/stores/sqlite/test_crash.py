@@ -236,7 +236,7 @@ def test_a_file_that_cannot_grow(tmp_path):
         store.put([Memory("there is room again")])
 
 
-def test_a_full_disk_says_so(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     with SQLiteStore(tmp_path / "memory.db") as store:
         store.put([Memory("kept", id="a")])
         conn = store.pool.take()
@@ -250,7 +250,7 @@ def test_a_full_disk_says_so(tmp_path):
         assert store.ids(view=NOW) == {"a", "b"}
 
 
-def test_a_read_only_file_says_so(tmp_path):
+def test_a_read_only_file_is_reported(tmp_path):
     path = tmp_path / "memory.db"
     with SQLiteStore(path) as store:
         store.put([Memory("kept", id="a")])
