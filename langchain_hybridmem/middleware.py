@@ -104,7 +104,8 @@ class MemoryMiddleware(_Base):
         self._view = views(memory, namespace, session_key)
         self._k, self._budget = k, token_budget
         self._how: dict[str, Any] = {
-            "k": 2 * k,
+            # twice as many: some may be messages of the conversation. With `context` they would be missing as turns
+            "k": k if context else 2 * k,
             "filter": filter,
             "min_confidence": min_confidence,
             "recipe": recipe,

@@ -75,7 +75,17 @@ def langchain_systems(part: Part) -> dict[str, Any]:
 
 def llamaindex_systems(part: Part) -> dict[str, Any]:
     """LlamaIndex's retrievers, and ours at their defaults over the same arms."""
-    nodes = [TextNode(text=memory.embedded, id_=memory.id) for memory in part.memories]
+    nodes = [
+        TextNode(
+            text=memory.embedded,
+            id_=memory.id,
+            metadata={name: value for name, value in found.items() if value is not None},
+            excluded_embed_metadata_keys=list(found),
+        )
+        for memory in part.memories
+        for found in [{"thread": memory.thread, "created_at": memory.created_at}]
+    ]
+    now = part.clock()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bm25 = LlamaBM25.from_defaults(nodes=nodes, similarity_top_k=min(K, len(nodes)))
@@ -91,5 +101,10 @@ def llamaindex_systems(part: Part) -> dict[str, Any]:
         "LlamaIndex QueryFusionRetriever, RRF": fused(bm25, "reciprocal_rerank"),
         "LlamaIndex QueryFusionRetriever, relative": fused(bm25, "relative_score"),
         "LlamaIndex QueryFusionRetriever, RRF, our BM25": fused(ours, "reciprocal_rerank"),
+        "LlamaIndex QueryFusionRetriever, relative, our BM25": fused(ours, "relative_score"),
+        "LlamaIndex QueryFusionRetriever, distribution, our BM25": fused(ours, "dist_based_score"),
         "FusionRetriever (LlamaIndex), defaults": LlamaFusion([ours, vector], similarity_top_k=K),
+        'FusionRetriever (LlamaIndex), recipe="default"': LlamaFusion(
+            [ours, vector], recipe="default", similarity_top_k=K, clock=lambda: now
+        ),
     }

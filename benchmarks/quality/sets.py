@@ -31,13 +31,16 @@ class Part:
         """The vector of every text."""
         return dict(zip((memory.embedded for memory in self.memories), self.documents, strict=True)) | self.questions
 
+    def clock(self) -> float:
+        """The time at which the questions are asked: after the last memory was made."""
+        dates = [when for when in (epoch(memory.created_at) for memory in self.memories) if when is not None]
+        return max(dates) + 3600 if dates else 1_800_000_000.0
+
     def open(self, more: Mapping[str, np.ndarray] | None = None, **settings: Any) -> HybridMemory:
         """A memory filled with this part, asked when its last memory was made; `more` adds vectors of other texts."""
         table = self.vectors | dict(more or {})
         settings.setdefault("embedder", lambda texts: [table[text] for text in texts])
-        dates = [when for when in (epoch(memory.created_at) for memory in self.memories) if when is not None]
-        now = max(dates) + 3600 if dates else 1_800_000_000.0
-        memory = HybridMemory(clock=lambda: now, **settings)
+        memory = HybridMemory(clock=self.clock, **settings)
         memory.add_many(self.memories)
         return memory
 

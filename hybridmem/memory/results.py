@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hybridmem.core.protocols import Store, View
-from hybridmem.core.times import epoch
 from hybridmem.core.types import Memory
 from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.selection import count_tokens
@@ -42,10 +41,12 @@ class Result:
     _explain: Callable[[], Explanation] | None = field(default=None, repr=False, compare=False)
     context: tuple[Memory, ...] = field(default=(), repr=False)
     """With `search(context=n)`: up to n turns before and after it in its thread, in reading order."""
+    places: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    """The places in the thread of the result and then of its context."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the explanation, which refers to the open memory."""
-        return Result, (self.id, self.score, self.memory, None, self.context)
+        return Result, (self.id, self.score, self.memory, None, self.context, self.places)
 
     def __copy__(self) -> Result:
         return self
@@ -145,7 +146,9 @@ def with_context(
             chosen.append(memory)
             left = None if left is None else left - need
         place = {id_: n for n, id_ in enumerate(order.get(result.memory.thread or "", []))}
-        extended.append(replace(result, context=tuple(sorted(chosen, key=lambda memory: place[memory.id]))))
+        chosen.sort(key=lambda memory: place[memory.id])
+        places = tuple(place[id_] for id_ in (result.id, *(one.id for one in chosen)) if id_ in place)
+        extended.append(replace(result, context=tuple(chosen), places=places))
     return extended
 
 
@@ -215,13 +218,17 @@ def line(memory: Memory, /) -> str:
 
 
 def with_surroundings(results: Iterable[Result], /) -> list[Memory]:
-    """The memories of results, each among the turns of its thread returned with it, in reading order."""
-    found: list[Memory] = []
+    """The memories of results and the turns returned with them.
+
+    Those of one thread stand together, in reading order, at the place of the best of them. Results that were searched
+    without `context` keep their order.
+    """
+    found: dict[tuple[str, str | None], list[tuple[int, Memory]]] = {}
     for result in results:
-        here = epoch(result.memory.created_at) or 0.0
-        before = sum((epoch(turn.created_at) or 0.0) <= here for turn in result.context)
-        found += [*result.context[:before], result.memory, *result.context[before:]]
-    return found
+        place, *places = result.places or (0,)
+        key = ("", result.memory.thread) if result.places else (result.id, None)
+        found.setdefault(key, []).extend([(place, result.memory), *zip(places, result.context, strict=True)])
+    return [memory for group in found.values() for _, memory in sorted(group, key=lambda row: row[0])]
 
 
 def message_memory(text: str, /, *, role: str, thread: str | None, name: str | None = None) -> Memory:

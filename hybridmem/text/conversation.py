@@ -80,8 +80,11 @@ LANGUAGES = {
     )
 }
 
-_PREFIX = re.compile(r"^\s{0,8}(?:\*\*|__)?([^\s:*_][^:\n]{0,30}?)(?: \([^()\n]{1,20}\))?(?:\*\*|__)?:(?:\*\*|__)?\s")
-"""Ana: …, **Ana:** …, **Ana**: … and Ana (3:14 pm): …"""
+_PREFIX = re.compile(
+    r"^\s{0,8}(?:\*\*|__)?([^\s:：*_][^:：\n]{0,30}?)(?: \([^()\n]{1,20}\))?(?:\*\*|__)?"
+    r"(?:：|:(?=(?:\*\*|__)?\s))(?:\*\*|__)?\s?"
+)
+"""Ana: …, **Ana:** …, **Ana**: …, Ana (3:14 pm): … and 小明：…"""
 _PREFIX_LENGTH = 64
 """A prefix ends within this many characters."""
 _SENTENCE = re.compile(r"[^.!?。！？؟\n]*[.!?。！？؟\n]+|[^.!?。！？؟\n]+$")
@@ -119,7 +122,7 @@ def speaker_of(text: str, speaker: str = "", /) -> str | None:
     """
     if speaker.strip():
         return " ".join(speaker.casefold().split())
-    match = _PREFIX.match(text) if ":" in text[:_PREFIX_LENGTH] else None
+    match = _prefix(text)
     if match is None:
         return None
     name = " ".join(match[1].casefold().split())
@@ -128,7 +131,13 @@ def speaker_of(text: str, speaker: str = "", /) -> str | None:
 
 def spoken(text: str, /) -> str:
     """The text without the "Name:" at its start."""
-    return _PREFIX.sub("", text, count=1) if ":" in text[:_PREFIX_LENGTH] else text
+    match = _prefix(text)
+    return text if match is None else text[match.end() :]
+
+
+def _prefix(text: str) -> re.Match[str] | None:
+    start = text[:_PREFIX_LENGTH]
+    return _PREFIX.match(text) if ":" in start or "：" in start else None
 
 
 def is_person(speaker: str | None, /) -> bool:

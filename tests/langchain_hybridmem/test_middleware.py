@@ -361,3 +361,14 @@ def test_the_turns_around_a_message_take_no_room_from_it(memory):
     built, model = agent(memory, context=1, k=1, save=None, token_budget=100)
     ask(built, "Where did we eat that superb squid?")
     assert "The squid was superb" in blocks(model.seen[-1])[0]
+
+
+def test_questions_stand_before_their_answers_in_one_run_of_the_thread(memory):
+    built, model = agent(memory, checkpointer=InMemorySaver())
+    for question in ["Shall we go out tonight?", "Is the squid at the harbour superb?", "Then I pay with my card"]:
+        ask(built, question, thread_id="t1")  # both messages of a turn have one time
+    built, model = agent(memory, context=1, k=2, save=None)
+    ask(built, "Where was the squid, and how did I pay, with a card?", thread_id="t2")
+    shown = [row.partition("] ")[2] for row in blocks(model.seen[-1])[0].split("\n") if row.startswith("[")]
+    turns = ["answer 1", "Is the squid at the harbour superb?", "answer 2", "Then I pay with my card", "answer 3"]
+    assert shown == turns

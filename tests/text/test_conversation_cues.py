@@ -25,6 +25,7 @@ from hybridmem.text.conversation import (
         ("**Ana:** I moved.", "ana"),
         ("**Ana**: I moved.", "ana"),
         ("Ana (3:14 pm): I moved.", "ana"),
+        ("小明：我搬到了里斯本。", "小明"),
         ("Note: the door is open", None),
         ("Title: A house", None),
         ("I moved.", None),
@@ -42,6 +43,7 @@ def test_a_text_without_its_speaker():
     assert spoken("Ana: Ben: hello") == "Ben: hello"
     assert spoken("**Ana:** hello") == "hello"
     assert spoken("Ana (3:14 pm): hello") == "hello"
+    assert spoken("小明：你好：") == "你好："
     assert spoken("hello") == "hello"
 
 

@@ -42,6 +42,11 @@ def test_the_window_adds_what_it_matches_better_than_the_turn_alone():
     rows = ranking(("a", 0.9, {}), ("b", 0.5, {}), ("c", 0.4, {}))
     # a: 6/6 − 4/4 = 0; b: 3/6 − 1/4; c has no neighbours
     assert added(rows, only="window", of=of) == pytest.approx({"a": 0.0, "b": 0.25, "c": 0.0})
+    better_alone = pool("ab", scores={"bm25": [4.0, 3.0]}, window=[6.0, 3.0])
+    # b: 3/6 − 3/4 is below 0 and takes nothing away
+    assert added(ranking(("a", 0.9, {}), ("b", 0.5, {})), only="window", of=better_alone) == pytest.approx(
+        {"a": 0.0, "b": 0.0}
+    )
     unmatched = pool("abc", scores={"bm25": [0.0] * 3}, window=[2.0, 1.0, math.nan])
     assert added(rows, only="window", of=unmatched) == pytest.approx({"a": 1.0, "b": 0.5, "c": 0.0})
     for nothing in (None, pool("abc"), pool("abc", scores={"bm25": [0.0] * 3}, window=[math.nan] * 3)):
