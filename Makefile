@@ -52,7 +52,8 @@ pictures: $(VENV)/.test $(VENV)/.wheel programs  ## make the pictures of the doc
 	$(BIN)/python -m tests.support.pictures docs $(LOCOMO)
 
 programs:  # the inspector is tested in a real Chromium, completion in real shells
-	@for program in chromium chromedriver fish zsh; do command -v $$program >/dev/null || missing=1; done; \
+	@for program in chromedriver fish zsh; do command -v $$program >/dev/null || missing=1; done; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing=1; \
 	[ -z "$$missing" ] || echo "beyond PyPI this installs Chromium, chromedriver, fish and zsh with apt-get, when run as root; otherwise nothing"; \
 	[ -z "$$missing" ] \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q >/dev/null \

@@ -27,6 +27,7 @@ from hybridmem.cli.command import (
 )
 from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
+from hybridmem.errors import ConfigError
 from hybridmem.memory.embeddings import recorded
 from hybridmem.memory.results import Result
 
@@ -47,6 +48,13 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-k", type=whole_number(), default=8, help="number of results (8)")
     sub.add_argument("--filter", metavar="JSON", help='such as {"type": "fact"}')
     sub.add_argument("--as-of", metavar="TIME", help="search the state of the memory at that time")
+    sub.add_argument("--time", choices=("graded", "strict"), help="strict: only the days that the query names (graded)")
+    sub.add_argument(
+        "--context",
+        type=whole_number(0),
+        metavar="N",
+        help="also show N turns before and after each result in its thread",
+    )
     sub.add_argument("--arm", choices=("bm25", "vector", "graph"), help="search one arm only; shows its raw scores")
     sub.add_argument(
         "--why-not", metavar="ID", action="append", help="say why this memory is not among the results; may be repeated"
@@ -59,6 +67,10 @@ def _search(args: argparse.Namespace) -> int:
     how: dict[str, Any] = {"k": args.k, "filter": read_json(args.filter, "--filter"), "as_of": args.as_of}
     if args.min_confidence is not None:
         how["min_confidence"] = args.min_confidence
+    if args.time is not None:
+        how["time"] = args.time
+    if args.arm is not None and (args.context or "time" in how or "min_confidence" in how):
+        raise ConfigError("--arm searches one arm: --time, --context and --min-confidence are for the whole search")
     with open_memory(args) as memory:
         if args.why_not is not None:
             explanation = memory.explain(args.query, **how)
@@ -69,7 +81,7 @@ def _search(args: argparse.Namespace) -> int:
         if args.arm is not None:
             results = memory.search_arm(args.arm, args.query, **how)
         else:
-            results = memory.search(args.query, **how)
+            results = memory.search(args.query, context=args.context or 0, **how)
         if args.json:
             for rank, result in enumerate(results, start=1):
                 print_json(_as_json(rank, result))
@@ -81,7 +93,8 @@ def _search(args: argparse.Namespace) -> int:
 def _as_json(rank: int, result: Result) -> dict[str, Any]:
     """A result with every field of its memory, and its receipt."""
     receipt = None if result.receipt is None else result.receipt.to_dict()
-    return {"rank": rank, "score": result.score, **result.memory.to_dict(), "receipt": receipt}
+    shown = {"rank": rank, "score": result.score, **result.memory.to_dict(), "receipt": receipt}
+    return {**shown, "context": [memory.to_dict() for memory in result.context]} if result.context else shown
 
 
 def _print_results(results: Sequence[Result]) -> None:
@@ -97,6 +110,9 @@ def _print_results(results: Sequence[Result]) -> None:
         if result.receipt is not None:
             for line in wrap(str(result.receipt).split(": ", 1)[1], indent=7):
                 say(paint(line, "dim"))
+        for place, turn in zip(result.places[1:], result.context, strict=True):
+            side = "before" if place < result.places[0] else "after"
+            say(paint(f"       {side:<6}  {turn.id}  {clip(turn.text, 0)}", "dim"))
 
 
 # --- show, list, history, stats, namespaces, check

@@ -53,6 +53,7 @@ _FIELDS = {
     "type": ("NAME", "a kind of your own, such as fact or event"),
     "supersedes": ("ID", "the memory that this one replaces"),
     "created_at": ("TIME", "when it was said or written (now)"),
+    "event_at": ("TIME", "when it happened, if that is another time"),
     "expires_at": ("TIME", "when it is no longer found"),
 }
 """Fields of a memory that `add` has an option for, with what the help says."""
@@ -67,6 +68,13 @@ def _add_options(sub: argparse.ArgumentParser) -> None:
         sub.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
     sub.add_argument("--tag", action="append", default=[], dest="tags", metavar="TAG", help="a tag; may be repeated")
     sub.add_argument("--metadata", metavar="JSON", help='more fields, such as {"lang": "en"}')
+    sub.add_argument("--ttl", type=float, metavar="SECONDS", help="how long it is found; instead of --expires-at")
+    _duplicate_option(sub)
+
+
+def _duplicate_option(sub: argparse.ArgumentParser) -> None:
+    text = "what to do with a text that the namespace and thread have already (keep)"
+    sub.add_argument("--on-duplicate", choices=("keep", "skip", "merge"), default="keep", help=text)
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -77,7 +85,7 @@ def _add(args: argparse.Namespace) -> int:
     if not text.strip():
         raise ConfigError("the text is empty: nothing was added")
     with open_memory(args, must_exist=False) as memory:
-        say(one_line(memory.add({"text": text, **fields})))
+        say(one_line(memory.add({"text": text, **fields}, ttl=args.ttl, on_duplicate=args.on_duplicate)))
     return 0
 
 
@@ -92,6 +100,7 @@ def _import_options(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--format", choices=FORMATS, help="the format of the file (by its suffix, else jsonl)")
     sub.add_argument("--text-column", default="text", metavar="NAME", help="the column or key with the text (text)")
+    _duplicate_option(sub)
 
 
 def _import(args: argparse.Namespace) -> int:
@@ -116,7 +125,8 @@ def _write(args: argparse.Namespace, source: ImportSource) -> int:
             with ProgressBar("restored") as progress:
                 return memory.store.restore((row for row, _ in source.rows()), progress=progress)
         with ProgressBar("imported") as progress:
-            return len(memory.add_many(source.memories(), progress=progress))
+            found = memory.add_many(source.memories(), on_duplicate=args.on_duplicate, progress=progress)
+            return len(found)
 
 
 def _new_file(path: str) -> Path | None:
@@ -281,13 +291,19 @@ def _notes(place: Path) -> Iterator[ImportRow]:
 
 
 def _forget_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("ids", nargs="+", metavar="ID", help="one or several ids")
+    sub.add_argument("ids", nargs="*", metavar="ID", help="one or several ids")
+    sub.add_argument("--all", action="store_true", help="every memory of the namespace")
     sub.add_argument("--erase", action="store_true", help="remove every version and vector too, for good")
 
 
 def _forget(args: argparse.Namespace) -> int:
+    if bool(args.ids) == args.all:
+        raise ConfigError("name the memories by their ids, or give --all for every memory of the namespace")
     with open_memory(args) as memory:
-        count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
+        if args.all:
+            count = memory.erase(namespace=memory.name) if args.erase else memory.clear()
+        else:
+            count = memory.erase(*args.ids) if args.erase else memory.forget(*args.ids)
     say_count(count, "erased" if args.erase else "forgotten")
     return 0 if count else NOTHING
 

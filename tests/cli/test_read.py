@@ -31,6 +31,21 @@ def test_show_list_and_history(filled):
     assert filled("history", "nobody", code=3).out == ""
 
 
+def test_search_shows_the_turns_around_a_result_and_keeps_the_days_of_a_question(run):
+    for n, text in enumerate(["Shall we go out?", "The squid was superb", "I paid with a card"]):
+        how = ("--thread", "t", "--created-at", f"2024-05-01T10:0{n}:00Z", "--embedder", "none")
+        run("add", text, "--id", f"t{n}", *how)
+    shown = run("search", "squid", "-k", 1, "--context", 1, "--embedder", "none").out.splitlines()
+    assert shown[-2:] == ["       before  t0  Shall we go out?", "       after   t2  I paid with a card"]
+    (row,) = rows(run("search", "squid", "-k", 1, "--context", 1, "--json", "--embedder", "none").out)
+    assert [turn["id"] for turn in row["context"]] == ["t0", "t2"]
+    run("search", "squid in June 2024", "--time", "strict", "--embedder", "none", code=3)
+    found = rows(run("search", "squid in May 2024", "--time", "strict", "--json", "--embedder", "none").out)
+    assert found[0]["id"] == "t1"
+    for option in (["--context", 1], ["--time", "strict"], ["--min-confidence", 0.5]):
+        assert "--arm searches one arm" in run("search", "squid", "--arm", "bm25", *option, code=2).err
+
+
 def test_stats_and_namespaces(filled):
     figures = json.loads(filled("stats", "--json").out)
     assert {name: figures[name] for name in ("memories", "superseded", "links", "namespaces", "embedder")} == {

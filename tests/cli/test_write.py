@@ -1,6 +1,7 @@
 """The commands that forget and sweep, and imports of every format."""
 
 import json
+from datetime import datetime
 
 
 def rows(text):
@@ -22,6 +23,31 @@ def test_sweep_removes_expired_memories(filled):
     assert len(rows(filled("history", "code", "--json").out)) == 2
     filled("sweep", "--erase")
     assert filled("history", "code", code=3).out == ""
+
+
+def test_a_whole_namespace_is_forgotten_or_erased(filled):
+    assert "give --all" in filled("forget", code=2).err
+    assert "give --all" in filled("forget", "lisbon", "--all", code=2).err
+    assert filled("forget", "--all").out.strip() == "2"
+    assert filled("list", code=3).out == ""
+    assert len(rows(filled("history", "lisbon", "--json").out)) == 2
+    filled("forget", "--all", "--erase")
+    assert filled("history", "lisbon", code=3).out == ""
+    assert rows(filled("list", "--json", "-n", "ben").out)[0]["text"] == "Ben drinks tea."
+
+
+def test_expiry_duplicates_and_the_time_of_an_event(run, tmp_path):
+    run("add", "The code is 7.", "--id", "code", "--embedder", "none", "--ttl", "3600", "--event-at", "2024-05-01")
+    (shown,) = rows(run("show", "code", "--json").out)
+    assert shown["event_at"].startswith("2024-05-01")
+    hours = datetime.fromisoformat(shown["expires_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert round(hours.total_seconds()) == 3600
+    assert run("add", "the  CODE is 7.", "--embedder", "none", "--on-duplicate", "skip").out.strip() == "code"
+    run("add", "the code is 7.", "--embedder", "none", "--on-duplicate", "merge", "--tag", "door")
+    assert rows(run("show", "code", "--json").out)[0]["tags"] == ["door"]
+    (tmp_path / "in.txt").write_text("The code is 7.\nTea\ntea\n", "utf-8")
+    run("import", "in.txt", "--embedder", "none", "--on-duplicate", "skip")
+    assert sorted(row["text"] for row in rows(run("list", "--json").out)) == ["Tea", "The code is 7."]
 
 
 def test_unknown_keys_become_metadata(run, tmp_path):

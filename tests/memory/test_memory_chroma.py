@@ -100,3 +100,21 @@ def test_a_collection_that_another_process_replaced_is_opened_again(tmp_path):
             change()
             assert arm(memory, "text 3")[0] == ("m3", 1.0)
             assert {id_ for id_, _ in arm(memory, "text")} == {one.id for one in memory.list()}
+
+
+def test_a_deleted_chroma_folder_is_filled_without_what_was_erased(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        memory.add("stays", id="stays")
+        memory.add("goes", id="id-of-ana")
+        assert arm(memory, "goes")[0] == ("id-of-ana", 1.0)
+        memory.erase("id-of-ana")
+        assert arm(memory, "goes")[0][0] == "stays"
+    shutil.rmtree(tmp_path / "m.db.chroma")
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        assert arm(memory, "stays") == [("stays", 1.0)]
+    files = [file.read_bytes() for file in (tmp_path / "m.db.chroma").rglob("*") if file.is_file()]
+    assert any(b"stays" in data for data in files)
+    vector = toy(["goes"])[0]
+    for needle in (b"id-of-ana", vector.tobytes(), (vector / np.linalg.norm(vector)).astype("<f4").tobytes()):
+        assert not any(needle in data for data in files)
