@@ -25,6 +25,9 @@ L = TypeVar("L")
 PATIENCE = 5.0
 """Seconds that a fork waits for the guarded locks."""
 
+_WAIT = 0.02
+"""Seconds to wait for one of them."""
+
 _guarded: weakref.WeakSet[Any] = weakref.WeakSet()
 _set_lock = threading.Lock()
 """Protects the set; held briefly, and never while waiting for another lock."""
@@ -51,7 +54,7 @@ def _all_guarded() -> list[Any]:
 
 
 def _before() -> None:
-    """Acquire all locks without ever waiting for one while holding another, which could deadlock."""
+    """Acquire all locks. Waiting for one while holding others is cut short, since it could deadlock."""
     deadline = time.monotonic() + PATIENCE
     while not _acquire_all():
         if time.monotonic() > deadline:
@@ -62,8 +65,9 @@ def _before() -> None:
 
 
 def _acquire_all() -> bool:
-    for lock in _all_guarded():
-        if not lock.acquire(blocking=False):
+    # Connections last: a thread that holds a lock may need one, and without the locks nobody takes new ones.
+    for lock in sorted(_all_guarded(), key=lambda lock: hasattr(lock, "take")):
+        if not lock.acquire(timeout=_WAIT):
             _release_all()
             return False
         _taken.append(lock)

@@ -302,14 +302,17 @@ class ConnectionPool:
 
     # --- fork safety (the lock protocol of core.forks)
 
-    def acquire(self, *, blocking: bool = False) -> bool:  # noqa: ARG002 - the signature of a lock
+    def acquire(self, *, timeout: float) -> bool:
         """Stop lending and close every connection, so that a child process inherits none; False when one is in use."""
-        if not self._write_lock.acquire(blocking=False):
+        deadline = time.monotonic() + timeout
+        if not self._write_lock.acquire(timeout=timeout):
             return False
         self._forking = True
-        if self._lent:
-            self.release()
-            return False
+        while self._lent:
+            if time.monotonic() >= deadline:
+                self.release()
+                return False
+            time.sleep(0.0005)
         if not self.in_memory:
             self._close_idle()
         return True
