@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.bridge.pydantic import BaseModel
@@ -26,6 +27,7 @@ from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.writing import OnDuplicate
 
 __all__ = [
     "FusedNode",
@@ -128,17 +130,32 @@ def to_memory(node: BaseNode, /) -> Memory:
     return memory if memory.source_id is not None else replace(memory, source_id=node_source(node))
 
 
-def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+def add_nodes(
+    memory: HybridMemory,
+    nodes: Iterable[BaseNode],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """Add nodes to a memory, or replace those of the same id; returns their ids.
 
-    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
+    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field. `ttl` and
+    `on_duplicate` are those of `HybridMemory.add_many`.
     """
-    return memory.add_many([to_memory(node) for node in nodes])
+    return memory.add_many([to_memory(node) for node in nodes], ttl=ttl, on_duplicate=on_duplicate)
 
 
-async def aadd_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+async def aadd_nodes(
+    memory: HybridMemory,
+    nodes: Iterable[BaseNode],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """The same without blocking the event loop."""
-    return await in_thread(lambda: add_nodes(memory, nodes))
+    return await in_thread(lambda: add_nodes(memory, nodes, ttl=ttl, on_duplicate=on_duplicate))
 
 
 def as_scorer(reranker: BaseNodePostprocessor | Scorer, /) -> Scorer:
