@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridmem.core.types import ArmList, Edge, Memory, Ranking
     from hybridmem.fusion.explain import Explanation, Receipt
-    from hybridmem.fusion.recipe import Fusion, load_recipe, save_recipe, weighted_rrf
+    from hybridmem.fusion.merge import weighted_rrf
+    from hybridmem.fusion.recipe import Fusion, load_recipe, save_recipe
     from hybridmem.fusion.stages import (
         Competition,
         Conflicts,
@@ -59,7 +60,7 @@ _HOME = {
     "Spread": "fusion.stages",
     "load_recipe": "fusion.recipe",
     "save_recipe": "fusion.recipe",
-    "weighted_rrf": "fusion.recipe",
+    "weighted_rrf": "fusion.merge",
 }
 
 __all__ = [

@@ -14,6 +14,7 @@ from hybridmem.core.inputs import from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
+from hybridmem.retrievers.options import check_items
 from langchain_hybridmem._settings import HybridMemory, IdKey
 
 if TYPE_CHECKING:
@@ -212,7 +213,8 @@ def add_documents(
     Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field. `ttl` and
     `on_duplicate` are those of `HybridMemory.add_many`.
     """
-    return memory.add_many([to_memory(document) for document in documents], ttl=ttl, on_duplicate=on_duplicate)
+    listed = check_items("documents", documents, Document)
+    return memory.add_many([to_memory(document) for document in listed], ttl=ttl, on_duplicate=on_duplicate)
 
 
 async def aadd_documents(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, arun, check_policy, run
 from hybridmem.errors import ConfigError
+from hybridmem.fusion.merge import rank_shares
 from langchain_hybridmem._arms import ArmQuery, RunnableCall, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
@@ -224,7 +225,7 @@ class EnsembleRetriever(ParentRetriever):
         first: dict[Any, Document] = {}
         scores: dict[Any, float] = {}
         for keys, documents, weight in zip(columns, doc_lists, self.weights, strict=True):
-            shares = _shares(len(keys), weight, self.c)
+            shares = rank_shares(len(keys), weight, self.c)
             once = len(set(keys)) == len(keys)
             for key, document, share in zip(keys, documents, shares) if once else _once(keys, documents, shares):  # noqa: B905
                 if key in scores:
@@ -272,11 +273,6 @@ def _once(
     for row in zip(keys, documents, shares, strict=True):
         best.setdefault(row[0], row)
     return best.values()
-
-
-@lru_cache(maxsize=256)
-def _shares(count: int, weight: float, c: float) -> list[float]:
-    return [weight / (rank + c) for rank in range(1, count + 1)]
 
 
 def _check(settings: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
+from hybridmem.retrievers.options import check_items
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
@@ -143,7 +144,8 @@ def add_nodes(
     Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field. `ttl` and
     `on_duplicate` are those of `HybridMemory.add_many`.
     """
-    return memory.add_many([to_memory(node) for node in nodes], ttl=ttl, on_duplicate=on_duplicate)
+    listed = check_items("nodes", nodes, BaseNode)
+    return memory.add_many([to_memory(node) for node in listed], ttl=ttl, on_duplicate=on_duplicate)
 
 
 async def aadd_nodes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from llama_index.core.settings import Settings
 
 from hybridmem.core.fanout import Job, Outcome, apply_policy, arun, in_thread, run
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import normalise_weights
+from hybridmem.fusion.merge import normalise_weights, rank_shares
 from llamaindex_hybridmem._arms import Arm, arms_of, copied, nodes_of, run_coroutine
 from llamaindex_hybridmem._calls import checked_query, is_overridden
 from llamaindex_hybridmem._conversion import node_text, rescored
@@ -102,18 +101,13 @@ def reciprocal_rerank(lists: Sequence[RankedList], _queries: int, /) -> Scored:
         scores = [hit.score or 0.0 for hit in nodes]
         padded = 0.0 in scores and max(scores) > 0
         order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-        for i, share in zip(order, _rank_shares(len(order), factor)):  # noqa: B905
+        for i, share in zip(order, rank_shares(len(order), factor, C - 1)):  # noqa: B905
             key = keys[i]
             latest[key] = nodes[i]
             if padded and nodes[i].score == 0:
                 share = 0.0  # noqa: PLW2901
             totals[key] = totals[key] + share if key in totals else share
     return [(latest[key], totals[key]) for key in sorted(totals, key=totals.__getitem__, reverse=True)]
-
-
-@lru_cache(maxsize=256)
-def _rank_shares(count: int, factor: float) -> list[float]:
-    return [factor / (rank + C) for rank in range(count)]
 
 
 def relative_score(lists: Sequence[RankedList], queries: int, /) -> Scored:

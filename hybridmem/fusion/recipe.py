@@ -33,7 +33,6 @@ from hybridmem.fusion.merge import (
     rank_shares,
     score_shares,
     take,
-    weighted_rrf,
 )
 from hybridmem.fusion.stages.base import Context, Pool, Stage, stage_name
 from hybridmem.fusion.stages.boost import Competition, Conflicts, HalfLife
@@ -49,11 +48,9 @@ __all__ = [
     "Mode",
     "Slot",
     "load_recipe",
-    "normalise_weights",
     "recipe_from_dict",
     "recipe_to_dict",
     "save_recipe",
-    "weighted_rrf",
 ]
 
 Mode = Literal["rrf", "relative", "distribution", "convex"]

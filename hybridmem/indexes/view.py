@@ -125,10 +125,21 @@ class LocalView:
         with self._lock:
             if newest == self._applied:
                 return
-            loaded = self._open() if self._applied < 0 else 0
+            first = self._applied < 0
+            loaded = self._open() if first else 0
             changed = self._catch_up(max(loaded, self._applied))
+            if first and not loaded:
+                self._advance(newest)
             self._warn_without_vector(self._count_without_vector() if loaded else changed)
             self._applied = max(self._applied, newest)  # another thread may have seen more
+
+    def _advance(self, newest: int) -> None:
+        """Count the deletions up to `newest` as applied, which a build from the log does not read."""
+        for index in (self._entries, self.bm25, self._names):
+            if index is not None:
+                index.watermark = max(index.watermark, newest)
+        if isinstance(self._vector, VectorIndex | CompactVectors):
+            self._vector.watermark = max(self._vector.watermark, newest)
 
     def next_expiry(self) -> float | None:
         """None: the store has to be asked."""
@@ -374,19 +385,17 @@ class LocalView:
         if store.load_snapshot("entries", namespace=self._view.namespace) is None:
             return []
         for _ in range(_LOOKS):  # again while somebody writes
-            since, saved = LocalView(store, self._view, settings).contents(saved=True)
-            upto, built = LocalView(store, self._view, settings).contents(saved=False)
-            if since == upto:
+            newest = store.last_seq()
+            saved = LocalView(store, self._view, settings).contents(saved=True)
+            built = LocalView(store, self._view, settings).contents(saved=False)
+            if store.last_seq() == newest:
                 where = f"of namespace {self._view.namespace!r} differs from the log: call reindex()"
-                return [
-                    f"the saved index {name!r} {where}"
-                    for name in built
-                    if name in saved and saved[name] != built[name]
-                ]
+                wrong = [name for name in built if name in saved and saved[name] != built[name]]
+                return [f"the saved index {name!r} {where}" for name in wrong]
         return []
 
-    def contents(self, *, saved: bool) -> tuple[int, dict[str, Any]]:
-        """The watermark of new indexes and what they hold, read from the snapshots or built from the log alone."""
+    def contents(self, *, saved: bool) -> dict[str, Any]:
+        """What new indexes hold, read from the snapshots or built from the log alone."""
         self._next_save = math.inf
         self._catch_up(self._open() if saved else 0)
         ids = sorted(self._entries.ids())
@@ -395,7 +404,7 @@ class LocalView:
             held["names"] = self._names.given()
         if isinstance(self._vector, CompactVectors):
             held["vectors"] = self._vector.vector_seqs()
-        return self._entries.watermark, held
+        return held
 
     def close(self) -> None:
         """Close the vector index where it holds files or connections."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hybridmem.core.types import Candidates
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Trace
-from hybridmem.fusion.merge import merge
-from hybridmem.fusion.recipe import Fusion, normalise_weights, weighted_rrf
+from hybridmem.fusion.merge import merge, normalise_weights, weighted_rrf
+from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import Competition, Diversity, HalfLife, Pack, QualityGate, Rerank, SourceDedup
 from hybridmem.fusion.stages.base import Pool
 from tests.support.items import READER, Row, arm

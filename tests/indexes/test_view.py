@@ -154,3 +154,18 @@ def test_a_space_answers_for_what_it_has(tmp_path):
         assert space.count() == 1
         assert space.contradictions(["a"]) == []
         assert memory.search("cat", recipe=Fusion())[0].id == "a"
+
+
+def test_indexes_are_saved_also_when_the_last_change_was_an_erasure(tmp_path):
+    """Else every opening would build them again until something is written."""
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(5)])
+        memory.erase("m4")
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        assert len(memory.search("cat")) == 4
+    with HybridMemory(tmp_path / "m.db", embedder=toy) as memory:
+        assert memory.store.load_snapshot("entries")[0] == memory.store.last_seq()
+        assert len(memory.search("cat")) == 4
+        assert memory.check() == []
+        memory.add("cat 5", id="m5")
+        assert len(memory.search("cat")) == 5

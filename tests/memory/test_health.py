@@ -1,7 +1,8 @@
 import pytest
 
 from hybridmem.errors import ConfigError
-from hybridmem.fusion.recipe import Fusion, weighted_rrf
+from hybridmem.fusion.merge import weighted_rrf
+from hybridmem.fusion.recipe import Fusion
 from hybridmem.memory.health import Observation, first_place, measure, reach_warnings
 
 SEEN = [

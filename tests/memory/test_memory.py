@@ -776,6 +776,7 @@ def test_reindex_builds_a_snapshot_again_that_is_whole_but_wrong(tmp_path):
         assert len(other.search("dog")) == 3
     with HybridMemory(path, embedder=None) as memory:
         memory.add_many([{"text": f"cat {n}", "id": f"m{n}"} for n in range(3)])
+        memory.namespace("ben").add("of another namespace")
         assert len(memory.search("cat")) == 3
     with HybridMemory(tmp_path / "other.db", embedder=None) as other, HybridMemory(path, embedder=None) as memory:
         for name in ("bm25", "names", "entries"):

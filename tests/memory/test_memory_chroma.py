@@ -1,6 +1,8 @@
 """A memory whose vectors live in Chroma: the same answers, isolated, healed from the store."""
 
 import shutil
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -100,3 +102,25 @@ def test_a_collection_that_another_process_replaced_is_opened_again(tmp_path):
             change()
             assert arm(memory, "text 3")[0] == ("m3", 1.0)
             assert {id_ for id_, _ in arm(memory, "text")} == {one.id for one in memory.list()}
+
+
+def test_a_deleted_chroma_folder_is_filled_without_what_was_erased(tmp_path):
+    path = tmp_path / "m.db"
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory:
+        memory.add("stays", id="stays")
+        memory.add("goes", id="id-of-ana")
+        assert arm(memory, "goes")[0] == ("id-of-ana", 1.0)
+        memory.erase("id-of-ana")
+        assert arm(memory, "goes")[0][0] == "stays"
+    shutil.rmtree(tmp_path / "m.db.chroma")
+    refill = (
+        "import sys\nfrom hybridmem import HybridMemory\nfrom tests.memory.test_memory_chroma import arm, toy\n"
+        "with HybridMemory(sys.argv[1], embedder=toy, vectors='chroma') as memory:\n    print(arm(memory, 'stays'))\n"
+    )  # Chroma writes memory of its process that it has not set, so this process could write the old vector again
+    done = subprocess.run([sys.executable, "-c", refill, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[('stays', 1.0)]\n"
+    files = [file.read_bytes() for file in (tmp_path / "m.db.chroma").rglob("*") if file.is_file()]
+    assert any(b"stays" in data for data in files)
+    vector = toy(["goes"])[0]
+    for needle in (b"id-of-ana", vector.tobytes(), (vector / np.linalg.norm(vector)).astype("<f4").tobytes()):
+        assert not any(needle in data for data in files)

@@ -128,7 +128,7 @@ def test_four_processes_of_two_threads_share_one_file(tmp_path):
     told = []
 
     def read(child):
-        told.append(json.loads(child.communicate(timeout=200)[0]))
+        told.append(json.loads(child.communicate(timeout=SOAK + 200)[0]))
 
     readers = [threading.Thread(target=read, args=(child,)) for child in children]
     for reader in readers:
@@ -360,4 +360,5 @@ def test_memory_threads_and_open_files_stay_flat(place):
     steps, before, after = json.loads(done.stdout)
     assert steps >= 45
     assert after[0] - before[0] < 20, (steps, before, after)  # MB
-    assert after[1:] == before[1:]
+    assert after[1] <= before[1], (steps, before, after)  # an idle thread may end in between
+    assert after[2] == before[2]

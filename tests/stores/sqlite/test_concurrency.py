@@ -110,7 +110,7 @@ def test_soak(tmp_path):
             thread.start()
             worker.stdin.write(b"go\n")
             worker.stdin.close()
-        codes = [worker.wait(200) for worker in workers]
+        codes = [worker.wait(SECONDS + 200) for worker in workers]
         for thread, worker in zip(listeners, workers, strict=True):
             thread.join(60)
             worker.stdout.close()
