@@ -74,8 +74,9 @@ class HybridVectorStore(VectorStore):
         `ttl` and `on_duplicate` are those of `HybridMemory.add_many`.
         """
         refuse_keywords("add_texts", kwargs, _ADDING)
-        kwargs.pop("batch_size", None)
-        return self.memory.add_many(_memories(texts, metadatas, ids), **kwargs)
+        return self.memory.add_many(
+            _memories(texts, metadatas, ids), ttl=kwargs.get("ttl"), on_duplicate=kwargs.get("on_duplicate", "keep")
+        )
 
     async def aadd_texts(  # type: ignore[override]
         self,
@@ -87,8 +88,9 @@ class HybridVectorStore(VectorStore):
     ) -> list[str]:
         """Add texts without blocking the event loop."""
         refuse_keywords("aadd_texts", kwargs, _ADDING)
-        kwargs.pop("batch_size", None)
-        return await self.memory.aadd_many(_memories(texts, metadatas, ids), **kwargs)
+        return await self.memory.aadd_many(
+            _memories(texts, metadatas, ids), ttl=kwargs.get("ttl"), on_duplicate=kwargs.get("on_duplicate", "keep")
+        )
 
     def delete(self, ids: list[str] | None = None, **kwargs: NoReturn) -> bool | None:
         """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
