@@ -21,6 +21,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from hybridmem.core.fanout import Latency, in_thread
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
+from hybridmem.retrievers.options import hint_of
 from langchain_hybridmem._conversion import ScoredDocuments, with_metadata
 from langchain_hybridmem._vectorstores import asimilarities, check_of, joined, similarities, store_filter
 
@@ -353,7 +354,9 @@ def arms_of(retrievers: Sequence[Any] | Mapping[str, Any], /) -> dict[str, Arm]:
     for place, (name, retriever) in enumerate(named_arms(retrievers, _name_of), start=1):
         if not (callable(getattr(retriever, "invoke", None)) or callable(getattr(retriever, "ainvoke", None))):
             kind = type(retriever).__name__
-            raise ConfigError(f"retriever {name!r} is a {kind}: a Runnable from str to list[Document] is needed")
+            raise ConfigError(
+                f"retriever {name!r} is a {kind}: a Runnable from str to list[Document] is needed{hint_of(retriever)}"
+            )
         arms[name] = Arm(name, place, retriever, _keywords_of(retriever))
     return arms
 

@@ -13,6 +13,7 @@ from hybridmem.core.inputs import from_metadata, to_metadata
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
+from hybridmem.retrievers.options import check_items
 from langchain_hybridmem._settings import HybridMemory, IdKey
 
 __all__ = [
@@ -200,7 +201,7 @@ def add_documents(memory: HybridMemory, documents: Iterable[Document], /) -> lis
 
     Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
     """
-    return memory.add_many([to_memory(document) for document in documents])
+    return memory.add_many([to_memory(document) for document in check_items("documents", documents, Document)])
 
 
 async def aadd_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:

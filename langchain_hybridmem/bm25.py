@@ -20,6 +20,7 @@ from hybridmem.errors import ConfigError
 from hybridmem.indexes.engines.rank_bm25 import RankBM25Index
 from hybridmem.retrievers.arms import memory_hits
 from hybridmem.retrievers.lexical import EngineName, LexicalCorpus, LexicalHit, LexicalSettings, check_fields, fields_of
+from hybridmem.retrievers.options import check_items, check_memory
 from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
 from langchain_hybridmem._settings import (
@@ -279,7 +280,7 @@ class BM25Retriever(SearchRetriever):
     def _rows(self, documents: Sequence[Document]) -> list[tuple[str | None, dict[str, str], Document]]:
         return [
             (document.id, fields_of(document.page_content, document.metadata, self.fields), document)
-            for document in documents
+            for document in check_items("documents", documents, Document)
         ]
 
     # --- search
@@ -387,6 +388,7 @@ def _checked(settings: Mapping[str, Any]) -> LexicalSettings:
         own = [*given, *(name for name in ("documents", "fields", "persist_path") if settings.get(name))]
         if own:
             raise ConfigError(f"{own[0]} does not go with a memory, which has a lexical index of its own")
+        check_memory(settings["memory"])
     if "k" in settings:
         validation.k(settings["k"])
     check_fields(settings.get("fields"))

@@ -30,7 +30,7 @@ from hybridmem.retrievers.arms import (
     make_recipe,
     turns_around,
 )
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings, taken
+from hybridmem.retrievers.options import check_memory, refuse_keywords, refuse_settings, taken
 from langchain_hybridmem._arms import Arm, ArmOptions, arms_of
 from langchain_hybridmem._conversion import (
     DocumentReader,
@@ -468,6 +468,7 @@ def _setup(given: Mapping[str, Any]) -> _Setup:
                 raise ConfigError(
                     f"{name} = {given[name]!r} does not go with a memory: it has arms, ids and clock of its own"
                 )
+        check_memory(memory)
         check_timeout(on_error, timeout, ["memory"])
         recipe = make_recipe(given["recipe"] or memory.recipe, **parts, arms=MEMORY_ARMS, as_scorer=as_scorer)
         mutable = _mutable(given["retrievers"], given["weights"], timeout)

@@ -17,6 +17,7 @@ from hybridmem.core.protocols import View
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError, MissingExtraError
 from hybridmem.memory.writing import LONGEST
+from hybridmem.retrievers.options import check_memory
 from hybridmem.stores.spanning import join_id, split_id
 
 if find_spec("langgraph") is None or find_spec("langgraph.store") is None:
@@ -85,6 +86,7 @@ class HybridStore(BaseStore):
     ) -> None:
         if isinstance(fields, str):
             raise ConfigError(f"fields = {fields!r} is not allowed: a list of paths such as ['text', 'tags[*]']")
+        check_memory(memory)
         self.memory = memory
         self.ttl_config = ttl
         self._clock = memory.engine.clock

@@ -16,6 +16,7 @@ from hybridmem.core.fanout import in_thread
 from hybridmem.errors import ConfigError
 from hybridmem.memory.results import NOTHING, block
 from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolInputError, below, check_date
+from hybridmem.retrievers.options import check_memory
 from langchain_hybridmem._conversion import to_memory
 from langchain_hybridmem.fusion import FusionRetriever
 
@@ -33,6 +34,7 @@ Views = Callable[[RunnableConfig, Any], "HybridMemory"]
 
 def views(memory: HybridMemory, namespace: str | None, session_key: str | None, /) -> Views:
     """How runs find their view of a memory: one fixed view, or one per session; never a shared one by mistake."""
+    check_memory(memory)
     if namespace is not None and session_key is not None:
         raise ConfigError(f"namespace = {namespace!r} and session_key = {session_key!r}: give one of them")
     if session_key is None:

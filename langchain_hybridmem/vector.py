@@ -20,7 +20,7 @@ from hybridmem.embedding.embedder import as_embedder
 from hybridmem.embedding.sources import EmbeddingOption
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import memory_hits
-from hybridmem.retrievers.options import refuse_settings
+from hybridmem.retrievers.options import check_memory, refuse_settings
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, content_id, open_corpus, search_deeper
 from langchain_hybridmem._conversion import ScoredDocuments, to_document
 from langchain_hybridmem._runs import SearchRetriever
@@ -303,6 +303,8 @@ def _check_settings(cls: type[VectorRetriever], settings: Mapping[str, Any]) -> 
             f"got {' and '.join(given) or 'nothing to search'}: give vectorstore= or memory=, "
             "or use from_texts, from_documents or from_memory"
         )
+    if given == ["memory"]:
+        check_memory(settings["memory"])
     validation.k(settings.get("k", 4))
     kind = settings.get("search_type", "similarity")
     validation.one_of("search_type", kind, ("similarity", "similarity_score_threshold", "mmr"))

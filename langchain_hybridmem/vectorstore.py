@@ -19,7 +19,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.memory.results import Result
-from hybridmem.retrievers.options import refuse_keywords
+from hybridmem.retrievers.options import check_memory, refuse_keywords
 from langchain_hybridmem.embeddings import EmbedderEmbeddings
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class HybridVectorStore(VectorStore):
     """
 
     def __init__(self, memory: HybridMemory, /) -> None:
-        if not isinstance(memory, HybridMemory):
-            raise ConfigError(f"memory = {memory!r} is not allowed: a HybridMemory, or a view of one")
+        check_memory(memory)
         self.memory = memory
         self._recipe = replace(memory.recipe, duplicates=None)  # equal texts under two ids are two documents
 

@@ -21,6 +21,7 @@ from hybridmem.core.types import ArmList
 from hybridmem.errors import ArmError, ConfigError
 from hybridmem.filters.predicate import compile_predicate
 from hybridmem.retrievers.arms import ARM_NAMES, ArmHits, ArmRequest, check_options, named_arms
+from hybridmem.retrievers.options import hint_of
 from llamaindex_hybridmem._conversion import FusedNode, node_source, node_text, notes_of
 from llamaindex_hybridmem._vectorstores import both, store_filters, to_cosine
 
@@ -194,7 +195,9 @@ def arms_of(retrievers: Sequence[Any] | Mapping[str, Any], /) -> dict[str, Arm]:
         sides = (getattr(retriever, side, None) for side in ("retrieve", "aretrieve"))
         if not any(map(callable, sides)):
             kind = type(retriever).__name__
-            raise ConfigError(f"retriever {name!r} is a {kind}: a LlamaIndex BaseRetriever is needed")
+            raise ConfigError(
+                f"retriever {name!r} is a {kind}: a LlamaIndex BaseRetriever is needed{hint_of(retriever)}"
+            )
         arms[name] = Arm(name, retriever, _keywords_of(retriever), is_natively_async(retriever))
     return arms
 

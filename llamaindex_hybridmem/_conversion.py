@@ -23,6 +23,7 @@ from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.explain import Explanation, Receipt
 from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
+from hybridmem.retrievers.options import check_items
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
@@ -133,7 +134,7 @@ def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
 
     Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
     """
-    return memory.add_many([to_memory(node) for node in nodes])
+    return memory.add_many([to_memory(node) for node in check_items("nodes", nodes, BaseNode)])
 
 
 async def aadd_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:

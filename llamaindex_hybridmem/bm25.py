@@ -29,7 +29,7 @@ from hybridmem.retrievers.lexical import (
     pattern_terms,
 )
 from hybridmem.retrievers.lexical_file import LexicalFile
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings
+from hybridmem.retrievers.options import check_items, check_memory, refuse_keywords, refuse_settings
 from hybridmem.text.analyzer import Analyzer
 from hybridmem.text.stopwords import STOPWORDS
 from llamaindex_hybridmem._arms import check_of
@@ -134,6 +134,8 @@ class BM25Retriever(SearchRetriever):
             self._nodes = self._indexed(nodes or (), existing_bm25)
         elif nodes is not None or persist_path is not None or self._lexical() != LexicalSettings() or self._fields:
             raise ConfigError("nodes, files and lexical settings do not go with a memory, which has its own")
+        else:
+            check_memory(memory)
         self.corpus_weight_mask = None if corpus_weight_mask is None else list(corpus_weight_mask)
         more: Any = {"as_of": as_of, "namespace": namespace}
         settings = Settings().changed(similarity_top_k=similarity_top_k or None, filters=filters, **more)
@@ -143,7 +145,8 @@ class BM25Retriever(SearchRetriever):
     def _lexical(self) -> LexicalSettings:
         """The settings of the lexical engine."""
         stored = self._stored
-        named = _CODES.get(stored["language"] or "", stored["language"])
+        language = stored["language"]
+        named = _CODES.get(language, language) if isinstance(language, str) else language
         given = self._preprocess_func
         skip_stemming = stored["skip_stemming"]
         terms = given or _terms(named, self._stemmer, stored["token_pattern"], skip_stemming=skip_stemming)
@@ -378,6 +381,7 @@ class BM25Retriever(SearchRetriever):
         return self._nodes
 
     def _rows(self, nodes: Sequence[BaseNode]) -> list[tuple[str | None, dict[str, str], BaseNode]]:
+        nodes = check_items("nodes", nodes, BaseNode)
         texts = [node.get_content(metadata_mode=self._mode) for node in nodes]
         rows = zip(nodes, texts, strict=True)
         return [(node.id_, fields_of(text, node.metadata, self._fields), node) for node, text in rows]

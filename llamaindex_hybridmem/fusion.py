@@ -34,7 +34,7 @@ from hybridmem.retrievers.arms import (
     make_recipe,
     turns_around,
 )
-from hybridmem.retrievers.options import refuse_keywords, refuse_settings
+from hybridmem.retrievers.options import check_memory, refuse_keywords, refuse_settings
 from llamaindex_hybridmem._arms import Arm, ArmOptions, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
 from llamaindex_hybridmem._conversion import FusedNode, NodeReader, Why, add_nodes, as_scorer, fused_nodes, to_node
@@ -105,6 +105,7 @@ class FusionRetriever(SearchRetriever):
     @classmethod
     def from_memory(cls, memory: HybridMemory, /, **settings: Unpack[MemoryFusionSettings]) -> FusionRetriever:
         """A `HybridMemory` as a retriever: the same ids and scores as `memory.search`."""
+        check_memory(memory)
         known = (*_CALL, *_PARTS, *_BASE)
         given: dict[str, Any] = dict(settings)
         refuse_settings(cls.__name__, given, known)

@@ -10,9 +10,8 @@ from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.memory.memory import BaseMemoryBlock
 
-from hybridmem.errors import ConfigError
 from hybridmem.memory.results import block, message_memory, shortened, with_surroundings
-from hybridmem.retrievers.options import refuse_settings
+from hybridmem.retrievers.options import check_memory, refuse_settings
 from hybridmem.text.conversation import recall_query
 from llamaindex_hybridmem._settings import check_k
 
@@ -57,8 +56,7 @@ class HybridMemoryBlock(BaseMemoryBlock[str]):
 
         def __init__(self, **settings: Any) -> None:
             refuse_settings(type(self).__name__, settings, type(self).model_fields)
-            if not hasattr(settings.get("memory"), "asearch"):
-                raise ConfigError(f"memory = {settings.get('memory')!r} is not allowed: a HybridMemory is needed")
+            check_memory(settings.get("memory"))
             for name in ("similarity_top_k", "retrieval_context_window"):
                 check_k(settings.get(name, 1), name=name)
             super().__init__(**settings)

@@ -11,6 +11,7 @@ from llama_index.core.tools import FunctionTool, RetrieverTool, ToolMetadata, To
 
 from hybridmem.errors import ConfigError
 from hybridmem.memory.tools import FORGET, SAVE, SEARCH, MemoryTools, ToolAnswer, ToolInputError
+from hybridmem.retrievers.options import check_memory
 
 if TYPE_CHECKING:
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -102,6 +103,7 @@ def memory_tools(
     >>> "Ana's cat is called Pixel." in search("Ana's cat").content
     True
     """
+    check_memory(memory)
     view = memory if namespace is None else memory.namespace(namespace)
     tools = MemoryTools(memory=view, k=k, filter=filter, min_confidence=min_confidence)
 

@@ -23,7 +23,7 @@ from hybridmem.core.fanout import Job, Steps, in_thread, one_job
 from hybridmem.embedding.embedder import Embedder, as_embedder
 from hybridmem.errors import ConfigError
 from hybridmem.retrievers.arms import TimeOption
-from hybridmem.retrievers.options import refuse_settings
+from hybridmem.retrievers.options import check_memory, refuse_settings
 from hybridmem.retrievers.vector import TextCorpus, TextHit, TextItem, open_corpus, search_deeper
 from llamaindex_hybridmem._arms import check_of, overrides
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one, memory_nodes
@@ -85,6 +85,8 @@ class VectorRetriever(SearchRetriever):
     ) -> None:
         refuse_settings(type(self).__name__, unknown, ("index", *(VectorRetriever.__init__.__kwdefaults__ or ())))
         exactly_one({"index": index, "vector_store": vector_store, "memory": memory, "texts": texts}, none=_NOTHING)
+        if index is not None and not hasattr(index, "as_retriever"):
+            raise ConfigError(f"index = {index!r} is not allowed: a VectorStoreIndex; a store is vector_store=")
         self._memory, self._texts = memory, texts
         self._index = index if vector_store is None else _index_of(vector_store)
         self._node_ids = node_ids
@@ -106,6 +108,8 @@ class VectorRetriever(SearchRetriever):
         more: Any = {"as_of": as_of, "namespace": namespace, "score_threshold": score_threshold}
         settings = Settings().changed(similarity_top_k=similarity_top_k, filters=filters, **more)
         self._settings = self._checked(settings)
+        if memory is not None:
+            check_memory(memory)
         super().__init__(callback_manager=callback_manager, objects=objects, object_map=object_map, verbose=verbose)
 
     # --- constructors

@@ -18,11 +18,20 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core.llms import MockLLM
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.llms import CompletionResponse, MockLLM
+from llama_index.core.postprocessor import MetadataReplacementPostProcessor
+from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever as OldFusion
+from llama_index.core.retrievers import RouterRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.tools import RetrieverTool
+from llama_index.retrievers.bm25 import BM25Retriever as OldNodes
 
 from langchain_hybridmem import BM25Retriever, EnsembleRetriever
+from llamaindex_hybridmem import BM25Retriever as NewNodes
 from llamaindex_hybridmem import QueryFusionRetriever
 from tests.support.llama_fakes import Fixed
 
@@ -43,6 +52,16 @@ class Letters(Embeddings):
 
     def embed_query(self, text):
         return self.embed_documents([text])[0]
+
+
+class NodeLetters(BaseEmbedding):
+    def _get_text_embedding(self, text):
+        return Letters().embed_query(text)
+
+    _get_query_embedding = _get_text_embedding
+
+    async def _aget_query_embedding(self, query):
+        return self._get_text_embedding(query)
 
 
 def documents():
@@ -224,6 +243,67 @@ def nodes(order, scores):
     ]
 
 
+class PositiveOld(OldBM25):
+    """Scores in the metadata, and no document that shares no word with the query."""
+
+    def _get_relevant_documents(self, query, *, run_manager=None):
+        scores = self.vectorizer.get_scores(self.preprocess_func(query))
+        order = sorted(range(len(self.docs)), key=lambda place: -scores[place])[: self.k]
+        return [
+            Document(
+                self.docs[place].page_content, metadata={**self.docs[place].metadata, "bm25": float(scores[place])}
+            )
+            for place in order
+            if scores[place] > 0
+        ]
+
+
+class PositiveNew(BM25Retriever):
+    _get_relevant_documents = PositiveOld._get_relevant_documents
+
+
+def test_a_bm25_of_positive_scores_in_an_ensemble_by_id_key():
+    found = []
+    for bm25, ensemble in ((PositiveOld, OldEnsemble), (PositiveNew, EnsembleRetriever)):
+        more = {} if bm25 is PositiveOld else {"engine": "rank-bm25"}
+        one = bm25.from_documents(documents(), k=4, **more)
+        program = ensemble(retrievers=[one, arms()[1]], weights=[0.3, 0.7], id_key="n", c=10)
+        found.append([[(d.page_content, d.metadata) for d in program.invoke(query)] for query in QUERIES])
+        found.append([[(d.page_content, d.metadata) for d in asyncio.run(program.ainvoke(query))] for query in QUERIES])
+    all_equal(found)
+    assert any("bm25" in metadata for _, metadata in found[0][0])
+
+
+def test_a_chain_with_retries_fallbacks_and_alternatives():
+    class Down(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            raise ConnectionError(query)
+
+    def make(base):
+        arm = Down().with_retry(stop_after_attempt=2, wait_exponential_jitter=False).with_fallbacks([arms()[0]])
+        hybrid = base(retrievers=[arm, arms()[1].with_config(tags=["vectors"])], weights=[0.4, 0.6])
+        switch = hybrid.configurable_alternatives(ConfigurableField(id="kind"), default_key="hybrid", down=Down())
+        return RunnablePassthrough() | switch.with_fallbacks([arms()[0]])
+
+    all_equal(both(make))
+    all_equal(both(lambda base: make(base).with_config(configurable={"kind": "down"})))
+
+
+def events(program, query):
+    """Name, tags and depth of each run."""
+
+    async def collect():
+        return [event async for event in program.astream_events(query, version="v2")]
+
+    return sorted((one["event"], sorted(one["tags"]), len(one["parent_ids"])) for one in asyncio.run(collect()))
+
+
+def test_the_events_of_a_chain_around_the_ensemble():
+    old, new = (RunnablePassthrough() | base(retrievers=arms()) for base in (OldEnsemble, EnsembleRetriever))
+    assert events(new, "tea") == events(old, "tea")
+    assert sum(event == "on_retriever_end" for event, _, _ in events(new, "tea")) == 3
+
+
 def preferred(result):
     return result.node.node_id != "n4", -(result.score or 0.0)
 
@@ -254,3 +334,71 @@ def test_a_query_fusion_that_prefers_one_source(mode):
         found.append([(one.node_id, one.score) for one in asyncio.run(made.aretrieve("q"))])
     all_equal(found)
     assert found[0][0][0] == "n4"
+
+
+@pytest.mark.parametrize("mode", ["reciprocal_rerank", "relative_score"])
+def test_sentence_windows_around_what_a_hybrid_search_finds(mode):
+    """BM25 and vectors over sentences; a postprocessor replaces each by its window, at every query again."""
+    parts = [
+        TextNode(
+            text=text,
+            id_=f"w{n}",
+            metadata={"window": " ".join(TEXTS[max(0, n - 1) : n + 2])},
+            excluded_embed_metadata_keys=["window"],
+        )
+        for n, text in enumerate(TEXTS)
+    ]
+    found = []
+    for bm25, base, more in ((OldNodes, OldFusion, {}), (NewNodes, QueryFusionRetriever, {"engine": "bm25s"})):
+        vectors = VectorStoreIndex(parts, embed_model=NodeLetters()).as_retriever(similarity_top_k=3)
+        arms = [bm25.from_defaults(nodes=parts, similarity_top_k=3, **more), vectors]
+        hybrid = base(arms, llm=MockLLM(), mode=mode, num_queries=1, similarity_top_k=3, use_async=False)
+        window = MetadataReplacementPostProcessor(target_metadata_key="window")
+        engine = RetrieverQueryEngine.from_args(hybrid, llm=MockLLM(), node_postprocessors=[window])
+        for _ in range(2):
+            found.append([(one.node_id, one.text, one.score) for one in engine.query("green tea").source_nodes])
+    all_equal(found)
+    assert all(text in [part.metadata["window"] for part in parts] for _, text, _ in found[0])
+
+
+def test_many_generated_queries_at_the_same_time_over_one_bm25():
+    class Writer(MockLLM):
+        def complete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
+            return CompletionResponse(text="Lisbon office\n\ngreen tea\nAna")
+
+        async def acomplete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
+            return self.complete()
+
+    parts = [TextNode(text=text, id_=f"n{n}") for n, text in enumerate(TEXTS)]
+    found = []
+    for bm25, base, more in ((OldNodes, OldFusion, {}), (NewNodes, QueryFusionRetriever, {"engine": "bm25s"})):
+        arms = [bm25.from_defaults(nodes=parts, similarity_top_k=3, **more)]
+        made = base(arms, llm=Writer(), mode="relative_score", num_queries=4, similarity_top_k=4)
+        found.append([(one.node_id, one.score) for one in asyncio.run(made.aretrieve("tea"))])
+    all_equal(found)
+
+
+def test_a_router_over_a_fusion_and_a_bm25():
+    class Both(BaseSelector):
+        def _get_prompts(self):
+            return {}
+
+        def _update_prompts(self, prompts):
+            pass
+
+        def _select(self, choices, query):
+            return SelectorResult(selections=[SingleSelection(index=n, reason="") for n in range(len(choices))])
+
+        async def _aselect(self, choices, query):
+            return self._select(choices, query)
+
+    parts = [TextNode(text=text, id_=f"n{n}") for n, text in enumerate(TEXTS)]
+    found = []
+    for bm25, base, more in ((OldNodes, OldFusion, {}), (NewNodes, QueryFusionRetriever, {"engine": "bm25s"})):
+        words = bm25.from_defaults(nodes=parts, similarity_top_k=3, **more)
+        hybrid = base([words], llm=MockLLM(), mode="simple", num_queries=1, use_async=False)
+        tools = [RetrieverTool.from_defaults(one, description="d") for one in (hybrid, words)]
+        router = RouterRetriever(selector=Both(), retriever_tools=tools, llm=MockLLM())
+        found.append(sorted((one.node_id, one.score) for one in router.retrieve("green tea")))
+        found.append(sorted((one.node_id, one.score) for one in asyncio.run(router.aretrieve("green tea"))))
+    all_equal(found)

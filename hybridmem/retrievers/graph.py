@@ -22,6 +22,7 @@ from hybridmem.indexes.graph.index import GraphIndex, GraphSettings, ids_in
 from hybridmem.indexes.graph.names import Names, name_information
 from hybridmem.retrievers.arms import ArmHits, ArmRequest
 from hybridmem.retrievers.metadata_edges import ID, EdgeDefinition, FieldIndex, edge_definitions, is_id, values_in
+from hybridmem.retrievers.options import check_memory
 
 __all__ = [
     "MAX_FETCHED",
@@ -476,6 +477,8 @@ def check_sources(given: Mapping[str, Any], settings: Mapping[str, Any], methods
     for name in ("seed", "seeds", "edges") if chosen == ["memory"] else ():
         if settings.get(name) is not None:
             raise ConfigError(f"{name} does not go with a memory: its own BM25 provides the seeds, its links the edges")
+    if chosen == ["memory"]:
+        check_memory(given["memory"])
     graph = settings.get("graph")
     if graph is not None and not isinstance(graph, GraphSettings):
         validation.refuse("graph", graph, "GraphSettings(…) or None")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from hybridmem.core.validation import display
 from hybridmem.errors import ConfigError
 
-__all__ = ["overrides", "refuse_keywords", "refuse_settings", "taken"]
+__all__ = ["check_items", "check_memory", "hint_of", "overrides", "refuse_keywords", "refuse_settings", "taken"]
 
+T = TypeVar("T")
 _SAME = (
     ("k", "top_k", "similarity_top_k"),
     ("filter", "filters", "where"),
@@ -20,6 +22,33 @@ _SAME = (
     ("docs", "documents", "nodes"),
 )
 """Names of the same setting in LangChain, LlamaIndex and elsewhere."""
+
+
+def check_memory(memory: Any, /) -> None:
+    """Validate a HybridMemory; a path to one is not one."""
+    if not hasattr(memory, "search"):
+        opened = f": HybridMemory({memory!r}) opens one" if isinstance(memory, str) else ""
+        raise ConfigError(f"memory = {display(memory)} is not allowed: a HybridMemory, or a view of one{opened}")
+
+
+def check_items(name: str, items: Iterable[T], kind: type, /) -> list[T]:
+    """The documents or nodes as a list; anything else among them is an error that says where."""
+    listed = list(items)
+    for place, item in enumerate(listed):
+        if not isinstance(item, kind):
+            raise ConfigError(f"{name}[{place}] = {display(item)} is not allowed: a {kind.__name__} is needed")
+    return listed
+
+
+def hint_of(retriever: Any, /) -> str:
+    """What to write instead of something that is not a retriever, for an error message."""
+    for method, instead in (
+        ("search_arm", "FusionRetriever.from_memory(memory)"),
+        ("as_retriever", "its as_retriever()"),
+    ):
+        if hasattr(retriever, method):
+            return f"; use {instead}"
+    return ""
 
 
 def refuse_settings(owner: str, given: Iterable[str], known: Iterable[str], /) -> None:

@@ -26,7 +26,12 @@ from langchain_hybridmem import (
     EnsembleRetriever,
     FusionRetriever,
     GraphRetriever,
+    HybridStore,
+    HybridVectorStore,
+    MemoryMiddleware,
     VectorRetriever,
+    add_documents,
+    memory_tools,
 )
 from tests.support.langchain_fakes import Axes, doc, docs, plain, texts
 
@@ -504,6 +509,38 @@ def test_messages_say_what_is_meant():
                 retriever.invoke(query)
             with pytest.raises(ConfigError, match="is not allowed: invoke takes the query as a str"):
                 asyncio.run(retriever.ainvoke(query))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        FusionRetriever.from_memory,
+        BM25Retriever.from_memory,
+        VectorRetriever.from_memory,
+        GraphRetriever.from_memory,
+        HybridStore,
+        HybridVectorStore,
+        MemoryMiddleware,
+        memory_tools,
+    ],
+    ids=lambda use: use.__qualname__,
+)
+def test_a_path_is_not_a_memory(use):
+    with pytest.raises(ConfigError, match=r"memory = 'm\.db' is not allowed: .*: HybridMemory\('m\.db'\) opens one"):
+        use("m.db")
+
+
+def test_messages_say_what_to_give_instead():
+    store = InMemoryVectorStore(Axes())
+    with pytest.raises(ConfigError, match=r"is a InMemoryVectorStore: .*; use its as_retriever\(\)"):
+        FusionRetriever(retrievers=[store])
+    with HybridMemory(embedder=None) as memory:
+        with pytest.raises(ConfigError, match=r"is a HybridMemory: .*; use FusionRetriever\.from_memory\(memory\)"):
+            FusionRetriever(retrievers=[memory])
+        with pytest.raises(ConfigError, match=r"documents\[1\] = 'b' is not allowed: a Document is needed"):
+            add_documents(memory, [doc("a"), "b"])
+    with pytest.raises(ConfigError, match=r"documents\[0\] = 'b' is not allowed: a Document is needed"):
+        BM25Retriever.from_texts(TEXTS).add_documents(["b"])
 
 
 def test_two_texts_under_one_id_stay_two_documents():

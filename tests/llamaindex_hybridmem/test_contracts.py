@@ -16,6 +16,7 @@ import Stemmer
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
@@ -31,8 +32,10 @@ from llamaindex_hybridmem import (
     FusedNode,
     FusionRetriever,
     GraphRetriever,
+    HybridMemoryBlock,
     QueryFusionRetriever,
     VectorRetriever,
+    memory_tools,
 )
 from tests.support.llama_fakes import Fixed, ids, scored
 
@@ -664,3 +667,32 @@ def test_a_mask_that_does_not_fit_the_nodes_is_refused():
     retriever.add_nodes([TextNode(text="more tea", id_="new")])
     with pytest.raises(ConfigError, match="one for each node"):
         retriever.retrieve("tea")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        FusionRetriever.from_memory,
+        BM25Retriever.from_memory,
+        VectorRetriever.from_memory,
+        GraphRetriever.from_memory,
+        memory_tools,
+        lambda memory: HybridMemoryBlock(memory=memory),
+    ],
+    ids=lambda use: use.__qualname__,
+)
+def test_a_path_is_not_a_memory(use):
+    with pytest.raises(ConfigError, match=r"memory = 'm\.db' is not allowed: .*: HybridMemory\('m\.db'\) opens one"):
+        use("m.db")
+
+
+def test_messages_say_what_to_give_instead():
+    index = VectorStoreIndex(nodes(), embed_model=MockEmbedding(embed_dim=2))
+    with pytest.raises(ConfigError, match=r"is a VectorStoreIndex: .*; use its as_retriever\(\)"):
+        FusionRetriever([index])
+    with pytest.raises(ConfigError, match=r"index = .* is not allowed: a VectorStoreIndex; a store is vector_store="):
+        VectorRetriever(index.vector_store)
+    with pytest.raises(ConfigError, match=r"nodes\[1\] = 'b' is not allowed: a BaseNode is needed"):
+        BM25Retriever([*nodes()[:1], "b"])
+    with pytest.raises(ConfigError, match=r"language = \['the'\] is not allowed"):
+        BM25Retriever(nodes(), language=["the"])

@@ -193,7 +193,7 @@ async def test_truncating_drops_the_least_relevant_first(memory, chat):
     ("bad", "message"),
     [
         ({}, "memory = None is not allowed"),
-        ({"memory": "file.db"}, "memory = 'file.db' is not allowed: a HybridMemory is needed"),
+        ({"memory": "file.db"}, "memory = 'file.db' is not allowed: a HybridMemory, or a view of one"),
         ({"similarity_top_k": 0}, "similarity_top_k = 0"),
         ({"retrieval_context_window": 0}, "retrieval_context_window = 0 is not allowed"),
         ({"top": 3}, "has no setting 'top'"),

@@ -360,4 +360,5 @@ def test_memory_threads_and_open_files_stay_flat(place):
     steps, before, after = json.loads(done.stdout)
     assert steps >= 45
     assert after[0] - before[0] < 20, (steps, before, after)  # MB
-    assert after[1:] == before[1:]
+    assert after[1] <= before[1], (steps, before, after)  # an idle thread may end in between
+    assert after[2] == before[2]
