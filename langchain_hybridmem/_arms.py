@@ -25,15 +25,15 @@ from hybridmem.retrievers.options import hint_of
 from langchain_hybridmem._conversion import ScoredDocuments, with_metadata
 from langchain_hybridmem._vectorstores import asimilarities, check_of, joined, similarities, store_filter
 
-__all__ = ["Arm", "ArmQuery", "RunnableCall", "arms_of", "documents_of"]
+__all__ = ["Arm", "ArmOptions", "RunnableCall", "arms_of", "documents_of"]
 
 _KEYWORDS = frozenset({"k", "filter", "with_scores", "as_of", "namespace", "min_confidence"})
 _OURS = "langchain_hybridmem"
 _DOCUMENTS = frozenset({Document})
 
 
-class ArmQuery(NamedTuple):
-    """One query to an arm, beside its text."""
+class ArmOptions(NamedTuple):
+    """What one query to an arm has beside its text."""
 
     k: int | None = None
     filter: Any = None
@@ -216,7 +216,7 @@ class Arm:
     keywords: frozenset[str]
     latency: Latency = field(default_factory=Latency, compare=False)
 
-    def request(self, text: str, query: ArmQuery, config: RunnableConfig) -> ArmRequest:
+    def request(self, text: str, query: ArmOptions, config: RunnableConfig) -> ArmRequest:
         """How to ask this arm, and how to read its answer."""
         runnable, config = _prepared(self.runnable, config)
         inner = _inner(runnable)
@@ -237,7 +237,7 @@ class Arm:
         return ArmRequest(partial(call.now, text), partial(call.later, text), read, can_deepen, self.latency)
 
     def _ask_retriever(
-        self, inner: Any, query: ArmQuery, known: frozenset[str]
+        self, inner: Any, query: ArmOptions, known: frozenset[str]
     ) -> tuple[dict[str, Any], Callable[[Document], bool] | None]:
         check_options(self.name, query.options, known)
         keywords: dict[str, Any] = dict(query.options)
@@ -252,7 +252,7 @@ class Arm:
         return {**keywords, "filter": both}, None
 
     def _ask_store(
-        self, retriever: Any, query: ArmQuery
+        self, retriever: Any, query: ArmOptions
     ) -> tuple[Any, dict[str, Any], Callable[[Document], bool] | None]:
         """Ask a vector store: by similarity with scores; by its threshold or MMR as it was set up."""
         check_options(self.name, query.options, ())

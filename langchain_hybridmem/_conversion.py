@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
@@ -15,6 +16,9 @@ from hybridmem.errors import ConfigError
 from hybridmem.fusion.stages.rerank import Scorer, scores_of_order
 from hybridmem.retrievers.options import check_items
 from langchain_hybridmem._settings import HybridMemory, IdKey
+
+if TYPE_CHECKING:
+    from hybridmem.memory.writing import OnDuplicate
 
 __all__ = [
     "DocumentReader",
@@ -196,17 +200,33 @@ def to_memory(document: Document, /) -> Memory:
     return from_metadata(document.page_content, document.id or "", document.metadata, without=_SHOWN)
 
 
-def add_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
+def add_documents(
+    memory: HybridMemory,
+    documents: Iterable[Document],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """Add documents to a memory, or replace those of the same id; returns their ids.
 
-    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
+    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field. `ttl` and
+    `on_duplicate` are those of `HybridMemory.add_many`.
     """
-    return memory.add_many([to_memory(document) for document in check_items("documents", documents, Document)])
+    listed = check_items("documents", documents, Document)
+    return memory.add_many([to_memory(document) for document in listed], ttl=ttl, on_duplicate=on_duplicate)
 
 
-async def aadd_documents(memory: HybridMemory, documents: Iterable[Document], /) -> list[str]:
+async def aadd_documents(
+    memory: HybridMemory,
+    documents: Iterable[Document],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """The same without blocking the event loop."""
-    return await in_thread(lambda: add_documents(memory, documents))
+    return await in_thread(lambda: add_documents(memory, documents, ttl=ttl, on_duplicate=on_duplicate))
 
 
 def as_scorer(reranker: BaseDocumentCompressor | Scorer, /) -> Scorer:

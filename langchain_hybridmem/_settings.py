@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from hybridmem.memory.factory import VectorsOption
     from hybridmem.memory.memory import HybridMemory
     from hybridmem.memory.question import RecipeLike
+    from hybridmem.memory.writing import OnDuplicate
     from hybridmem.retrievers.arms import DedupOption, GateOption, HalfLifeOption, RecipeOption, TimeOption
     from hybridmem.text.analyzer import Analyzer
 
@@ -151,6 +153,8 @@ class AddingCall(TypedDict, total=False):
     """Further keywords of `HybridVectorStore.add_texts`."""
 
     batch_size: int
+    ttl: float | timedelta | None
+    on_duplicate: OnDuplicate
 
 
 class NewMemorySettings(TypedDict, total=False):

@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from hybridmem.core.fanout import Job, Latency, Outcome, apply_policy, arun, check_policy, run
 from hybridmem.errors import ConfigError
 from hybridmem.fusion.merge import rank_shares
-from langchain_hybridmem._arms import ArmQuery, RunnableCall, arms_of, documents_of
+from langchain_hybridmem._arms import ArmOptions, RunnableCall, arms_of, documents_of
 from langchain_hybridmem._conversion import with_metadata
 from langchain_hybridmem._runs import ParentRetriever, RunManager, child_config
 from langchain_hybridmem._settings import FilterOption, check_k, check_query
@@ -191,7 +191,7 @@ class EnsembleRetriever(ParentRetriever):
                 jobs.append(Job(name, partial(call.now, query), partial(call.later, query), self.timeout, latency))
                 readers.append(None)
             else:
-                request = arms[place - 1].request(query, ArmQuery(filter=wanted, scores=False), own)
+                request = arms[place - 1].request(query, ArmOptions(filter=wanted, scores=False), own)
                 jobs.append(Job(name, request.call, request.acall, self.timeout, latency))
                 readers.append(request.read)
         return jobs, readers

@@ -31,7 +31,7 @@ from hybridmem.retrievers.arms import (
     turns_around,
 )
 from hybridmem.retrievers.options import check_memory, refuse_keywords, refuse_settings, taken
-from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
+from langchain_hybridmem._arms import Arm, ArmOptions, arms_of
 from langchain_hybridmem._conversion import (
     DocumentReader,
     ScoredDocuments,
@@ -364,7 +364,7 @@ class _Call(NamedTuple):
 
 def _search_arms(setup: _Setup, call: _Call) -> Steps[list[Document]]:
     def request(arm: Arm, name: str, depth: int | None) -> ArmRequest:
-        query = ArmQuery(depth, call.filter, True, call.options, call.search_kwargs.get(name, {}))
+        query = ArmOptions(depth, call.filter, True, call.options, call.search_kwargs.get(name, {}))
         return arm.request(call.query, query, child_config(call.config, call.run, arm.place, arm=name))
 
     fusion = setup.fusion

@@ -35,7 +35,7 @@ from hybridmem.retrievers.graph import (
     seed_scores,
 )
 from hybridmem.retrievers.options import refuse_settings
-from langchain_hybridmem._arms import Arm, ArmQuery, arms_of
+from langchain_hybridmem._arms import Arm, ArmOptions, arms_of
 from langchain_hybridmem._conversion import DocumentReader, ScoredDocuments, to_document, to_memory, with_metadata
 from langchain_hybridmem._runs import SearchRetriever
 from langchain_hybridmem._settings import (
@@ -278,7 +278,7 @@ class GraphRetriever(SearchRetriever):
         check = None if call["filter"] is None else check_of(call["filter"])
         more = {name: call[name] for name in ("edges", "direction", "weights")} | {"seed_scale": self.seed_scale}
         extent = GraphQuery(call["k"], call["hops"], call["decay"], check, self.seeds, **more)
-        wanted = ArmQuery(extent.depth, call["filter"])
+        wanted = ArmOptions(extent.depth, call["filter"])
 
         def seeds(arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
             return seed_job(arm.request(query, wanted, config), extent.depth, read)
@@ -298,7 +298,7 @@ class GraphRetriever(SearchRetriever):
             kind = type(store).__name__
             raise ConfigError(f"store is a {kind}: edges to the field {name!r} need a vector store")
         arm = next(iter(arms_of([store.as_retriever()]).values()))
-        request = arm.request(query, ArmQuery(MAX_FETCHED, {name: {"$in": values}}), config)
+        request = arm.request(query, ArmOptions(MAX_FETCHED, {name: {"$in": values}}), config)
         return seed_job(request, MAX_FETCHED, lambda hits: self._items(hits.items))
 
     def _scores_of(self, hits: ArmHits) -> dict[str, float]:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HybridVectorStore"]
 
-_ADDING = ("batch_size",)
-"""What `index()` says to every vector store; a memory writes a thousand at a time by itself."""
+_ADDING = ("batch_size", "ttl", "on_duplicate")
+"""`index()` says batch_size to every vector store; a memory writes a thousand at a time by itself."""
 _SEARCHING = ("as_of", "recipe", "superseded", "tokens", "touch", "min_confidence")
 _VECTOR_ONLY = ("as_of",)
 
@@ -69,9 +69,14 @@ class HybridVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Unpack[AddingCall],
     ) -> list[str]:
-        """Add texts, or replace those whose ids are there already; gives the ids."""
+        """Add texts, or replace those whose ids are there already; gives the ids.
+
+        `ttl` and `on_duplicate` are those of `HybridMemory.add_many`.
+        """
         refuse_keywords("add_texts", kwargs, _ADDING)
-        return self.memory.add_many(_memories(texts, metadatas, ids))
+        return self.memory.add_many(
+            _memories(texts, metadatas, ids), ttl=kwargs.get("ttl"), on_duplicate=kwargs.get("on_duplicate", "keep")
+        )
 
     async def aadd_texts(  # type: ignore[override]
         self,
@@ -83,7 +88,9 @@ class HybridVectorStore(VectorStore):
     ) -> list[str]:
         """Add texts without blocking the event loop."""
         refuse_keywords("aadd_texts", kwargs, _ADDING)
-        return await self.memory.aadd_many(_memories(texts, metadatas, ids))
+        return await self.memory.aadd_many(
+            _memories(texts, metadatas, ids), ttl=kwargs.get("ttl"), on_duplicate=kwargs.get("on_duplicate", "keep")
+        )
 
     def delete(self, ids: list[str] | None = None, **kwargs: NoReturn) -> bool | None:
         """Delete documents; all of them when no ids are given. Ids that are not there are passed over."""
@@ -103,8 +110,9 @@ class HybridVectorStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents of some ids, in their order; ids that are not there are passed over."""
-        found = self.memory.store.get(list(ids), view=View(self.memory.name))
-        return [_document(memory) for memory in found if memory is not None]
+        listed = self.memory.list(filter={"id": {"$in": list(ids)}}, superseded=False)  # without expired ones
+        found = {memory.id: _document(memory) for memory in listed}
+        return [found[id_] for id_ in ids if id_ in found]
 
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The same without blocking the event loop."""

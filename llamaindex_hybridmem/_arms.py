@@ -25,7 +25,7 @@ from hybridmem.retrievers.options import hint_of
 from llamaindex_hybridmem._conversion import FusedNode, node_source, node_text, notes_of
 from llamaindex_hybridmem._vectorstores import both, store_filters, to_cosine
 
-__all__ = ["Arm", "ArmQuery", "arm_list", "arms_of", "copied", "is_natively_async", "nodes_of", "run_coroutine"]
+__all__ = ["Arm", "ArmOptions", "arm_list", "arms_of", "copied", "is_natively_async", "nodes_of", "run_coroutine"]
 
 T = TypeVar("T")
 Check = Callable[[BaseNode], bool]
@@ -36,8 +36,8 @@ _RESULTS = frozenset({NodeWithScore, FusedNode})
 """The usual classes of results, recognised by their type alone."""
 
 
-class ArmQuery(NamedTuple):
-    """One query to an arm, beside its text."""
+class ArmOptions(NamedTuple):
+    """What one query to an arm has beside its text."""
 
     k: int | None = None
     filter: Mapping[str, Any] | None = None
@@ -57,7 +57,7 @@ class Arm:
     natively_async: bool
     latency: Latency = field(default_factory=Latency, compare=False)
 
-    def request(self, bundle: QueryBundle, query: ArmQuery) -> ArmRequest:
+    def request(self, bundle: QueryBundle, query: ArmOptions) -> ArmRequest:
         """How to ask this arm, and how to read its answer."""
         if _is_store_retriever(self.retriever):
             check_options(self.name, query.options, ())
@@ -73,7 +73,7 @@ class Arm:
         read = partial(_hits, arm=self.name, check=check, convert=convert)
         return ArmRequest(call, acall, read, can_deepen, self.latency)
 
-    def _keywords_for(self, query: ArmQuery) -> tuple[dict[str, Any], Check | None]:
+    def _keywords_for(self, query: ArmOptions) -> tuple[dict[str, Any], Check | None]:
         check_options(self.name, query.options, self.keywords)
         keywords: dict[str, Any] = dict(query.options)
         depth = next((name for name in _DEPTHS if name in self.keywords), None)
@@ -221,7 +221,7 @@ def _is_store_retriever(retriever: Any) -> bool:
     )
 
 
-def _store_request(retriever: Any, query: ArmQuery) -> tuple[Any, Check | None, Callable[[float], float] | None]:
+def _store_request(retriever: Any, query: ArmOptions) -> tuple[Any, Check | None, Callable[[float], float] | None]:
     """A copy of a store's retriever with the wanted depth and filters, the check of its results, and of its scores."""
     own = copy.copy(retriever)
     store = own._vector_store  # noqa: SLF001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.bridge.pydantic import BaseModel
@@ -27,6 +28,7 @@ from hybridmem.retrievers.options import check_items
 
 if TYPE_CHECKING:
     from hybridmem.memory.memory import HybridMemory
+    from hybridmem.memory.writing import OnDuplicate
 
 __all__ = [
     "FusedNode",
@@ -129,17 +131,33 @@ def to_memory(node: BaseNode, /) -> Memory:
     return memory if memory.source_id is not None else replace(memory, source_id=node_source(node))
 
 
-def add_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+def add_nodes(
+    memory: HybridMemory,
+    nodes: Iterable[BaseNode],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """Add nodes to a memory, or replace those of the same id; returns their ids.
 
-    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field.
+    Metadata named like a memory's field (`thread`, `tags`, `created_at`, …) becomes that field. `ttl` and
+    `on_duplicate` are those of `HybridMemory.add_many`.
     """
-    return memory.add_many([to_memory(node) for node in check_items("nodes", nodes, BaseNode)])
+    listed = check_items("nodes", nodes, BaseNode)
+    return memory.add_many([to_memory(node) for node in listed], ttl=ttl, on_duplicate=on_duplicate)
 
 
-async def aadd_nodes(memory: HybridMemory, nodes: Iterable[BaseNode], /) -> list[str]:
+async def aadd_nodes(
+    memory: HybridMemory,
+    nodes: Iterable[BaseNode],
+    /,
+    *,
+    ttl: float | timedelta | None = None,
+    on_duplicate: OnDuplicate = "keep",
+) -> list[str]:
     """The same without blocking the event loop."""
-    return await in_thread(lambda: add_nodes(memory, nodes))
+    return await in_thread(lambda: add_nodes(memory, nodes, ttl=ttl, on_duplicate=on_duplicate))
 
 
 def as_scorer(reranker: BaseNodePostprocessor | Scorer, /) -> Scorer:

@@ -35,7 +35,7 @@ from hybridmem.retrievers.arms import (
     turns_around,
 )
 from hybridmem.retrievers.options import check_memory, refuse_keywords, refuse_settings
-from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of
+from llamaindex_hybridmem._arms import Arm, ArmOptions, arms_of
 from llamaindex_hybridmem._calls import SearchRetriever
 from llamaindex_hybridmem._conversion import FusedNode, NodeReader, Why, add_nodes, as_scorer, fused_nodes, to_node
 from llamaindex_hybridmem._settings import Filters, Settings, check_k
@@ -304,7 +304,7 @@ def _search_arms(fusion: ArmFusion[Arm], bundle: QueryBundle, call: Settings) ->
     options = {name: value for name, value in call.more.items() if (name, value) != ("context", 0)}
 
     def request(arm: Arm, _name: str, depth: int | None) -> ArmRequest:
-        return arm.request(bundle, ArmQuery(depth, call.filter, call.filters, options))
+        return arm.request(bundle, ArmOptions(depth, call.filter, call.filters, options))
 
     fused: FusedArms = yield from fusion.search(request, lambda _: _READER, query=bundle.query_str, k=call.k)
     return nodes_of_ranking(fused)

@@ -42,7 +42,7 @@ from hybridmem.retrievers.graph import (
 )
 from hybridmem.retrievers.metadata_edges import values_in
 from hybridmem.retrievers.options import refuse_settings
-from llamaindex_hybridmem._arms import Arm, ArmQuery, arms_of, check_of
+from llamaindex_hybridmem._arms import Arm, ArmOptions, arms_of, check_of
 from llamaindex_hybridmem._calls import SearchRetriever, exactly_one
 from llamaindex_hybridmem._conversion import FusedNode, Why, fused_nodes, node_source, own_copy, to_memory, to_node
 from llamaindex_hybridmem._settings import Filters, Settings
@@ -326,7 +326,7 @@ class GraphRetriever(SearchRetriever):
             settings = {"k": call.k, "filter": call.filter, **call.more}
             settings.pop("edges", None)
             return search_memory(self._memory, bundle.query_str, settings, to_node)
-        wanted = ArmQuery(extent.depth, call.filter, call.filters)
+        wanted = ArmOptions(extent.depth, call.filter, call.filters)
 
         def seeds(arm: Arm, read: Callable[[ArmHits], Any]) -> Job:
             return seed_job(arm.request(bundle, wanted), extent.depth, read)

@@ -9,7 +9,7 @@ from langchain_tests.integration_tests import VectorStoreIntegrationTests
 
 from hybridmem import HybridMemory
 from hybridmem.errors import ConfigError
-from langchain_hybridmem import HybridVectorStore
+from langchain_hybridmem import HybridVectorStore, add_documents
 from tests.support.langchain_fakes import NOW, Axes, doc, texts
 
 
@@ -98,6 +98,19 @@ def test_mmr_gives_k_documents_where_the_gate_leaves_fewer():
         assert len(memory.search("cat")) == 1
         for search in (store.similarity_search, store.max_marginal_relevance_search):
             assert [document.id for document in search("cat", k=2)] == ["1", "2"]
+
+
+def test_expiry_and_duplicates():
+    now = [1_700_000_000.0]
+    with HybridMemory(embedder=None, clock=lambda: now[0]) as memory:
+        store = HybridVectorStore(memory)
+        store.add_texts(["the code is 7"], ids=["code"], ttl=10)
+        assert store.add_texts(["tea", "TEA"], ids=["a", "b"], on_duplicate="skip") == ["a", "a"]
+        assert add_documents(memory, [Document("Tea")], ttl=20, on_duplicate="merge") == ["a"]
+        assert [document.id for document in store.get_by_ids(["a", "x", "code", "a"])] == ["a", "code", "a"]
+        now[0] += 10
+        assert [document.id for document in store.get_by_ids(["code", "a"])] == ["a"]
+        assert store.similarity_search("code") == []
 
 
 def test_as_retriever_in_each_of_its_ways(store):

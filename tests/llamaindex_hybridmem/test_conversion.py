@@ -15,7 +15,7 @@ from llama_index.core.schema import Document, MetadataMode, NodeRelationship, No
 from hybridmem import Fusion, HybridMemory, Rerank
 from hybridmem.core.types import Memory
 from hybridmem.errors import ConfigError
-from llamaindex_hybridmem import FusionRetriever
+from llamaindex_hybridmem import FusionRetriever, add_nodes
 from llamaindex_hybridmem._arms import arm_list
 from llamaindex_hybridmem._conversion import (
     NodeReader,
@@ -139,3 +139,12 @@ def test_times_in_metadata_are_times_of_the_memory():
     memory = Memory("Ana moves", id="m", event_at=WHEN, expires_at=WHEN, metadata={"score": 3})
     again = to_memory(to_node(memory))
     assert (again.event_at, again.expires_at, again.metadata) == (WHEN, WHEN, {"score": 3})
+
+
+def test_expiry_and_duplicates():
+    now = [1_700_000_000.0]
+    with HybridMemory(embedder=None, clock=lambda: now[0]) as memory:
+        add_nodes(memory, [TextNode(text="the code is 7", id_="code")], ttl=10)
+        assert add_nodes(memory, [TextNode(text="The code is 7", id_="b")], on_duplicate="skip") == ["code"]
+        now[0] += 10
+        assert memory.search("code") == []
