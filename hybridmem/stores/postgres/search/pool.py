@@ -27,7 +27,7 @@ from hybridmem.stores.postgres.search import bm25, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import RunStatement
 from hybridmem.stores.postgres.search.graph import DIRECTIONS, along
-from hybridmem.stores.postgres.search.vectors import COSINE, QUESTION, Nearest, cosines, packed
+from hybridmem.stores.postgres.search.vectors import COSINE, QUESTION, Nearest, packed
 
 __all__ = [
     "FIRST_FIELD",
@@ -154,16 +154,14 @@ def _error(dim: int) -> float:
 
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
-_POOL_FIRST_FIELD = 9
+_POOL_FIRST_FIELD = 7
 """The column of the first field in rows of the pool."""
 Score = Callable[[str, Sequence[str]], list[Any]]
 
 
 class _PoolTurn(NamedTuple):
-    """One memory of the pool, or a neighbour of one."""
+    """The words of one memory of the pool, or of a neighbour of one."""
 
-    before: str | None
-    after: str | None
     length: float
     tf: Mapping[int, float]
     """The frequencies of the query's terms, by their places in the query."""
@@ -192,6 +190,8 @@ class PoolRows:
         self._exact_words, self._threads = exact_words, threads
         self._known = {arm: dict(known.get(arm, {})) for arm in ("bm25", "vector")}
         self._turns: dict[str, _PoolTurn] = {}
+        self._before: dict[str | None, str] = {}
+        self._after: dict[str | None, str] = {}
         self._base, self._slope = 0.0, 0.0
         self._weights: Sequence[float] = ()
         self.targets: list[str] = []
@@ -211,39 +211,41 @@ class PoolRows:
             return [[None] * len(ids) for _ in range(2 * hops)]
         if any(id_ not in self._turns for id_ in ids):
             self._read(ids, hops)
-        turns = self._turns
         lists: list[list[str | None]] = []
         back: list[str | None] = list(ids)
         ahead: list[str | None] = list(ids)
         for _ in range(hops):
-            back = [None if id_ is None or id_ not in turns else turns[id_].before for id_ in back]
-            ahead = [None if id_ is None or id_ not in turns else turns[id_].after for id_ in ahead]
+            back, ahead = list(map(self._before.get, back)), list(map(self._after.get, ahead))
             lists += [back, ahead]
         return lists
 
     def _read(self, seeds: Sequence[str], hops: int) -> None:
         """Read the neighbours of all hits, and further those of the seeds, whose neighbours become candidates."""
-        near = dict.fromkeys(seeds, (hops + WINDOW, hops))
-        reach = {id_: near.get(id_, (WINDOW, -1)) for id_ in self._hits}
-        reach |= near | {id_: max(near.get(id_, (0, 0)), (WINDOW, 0)) for id_ in self.targets}
-        rows = self._run(_statement(self._bm25, self._terms, self._vector, reach))
+        rows = self._run(_statement(self._bm25, self._terms, self._vector, seeds, self.targets, self._hits, hops))
         if not rows:
             return
-        self._base, self._slope, self._weights = rows[0][6:_POOL_FIRST_FIELD]
-        for id_, before, after, length, places, tfs, *_ in rows:
-            tf = dict(zip(places, tfs, strict=True)) if places else {}
-            self._turns[id_] = _PoolTurn(before, after, length, tf)
+        for id_, before, after, length, places, tfs, curve, *_ in rows:
+            self._turns[id_] = _PoolTurn(length, dict(zip(places, tfs, strict=True)) if places else {})
+            if before is not None:
+                self._before[id_], self._after[before] = before, id_
+            if after is not None:
+                self._after[id_], self._before[after] = after, id_
+            if curve is not None:
+                self._base, self._slope, *self._weights = curve
         new = [row for row in rows if row[_POOL_FIRST_FIELD] is not None]
-        self._cache([entry_of(row[_POOL_FIRST_FIELD : _POOL_FIRST_FIELD + len(Entry._fields)]) for row in new])
+        self._cache([entry_of(row[_POOL_FIRST_FIELD:-1]) for row in new])
         if self._exact_words:
             for row in new:
                 self._known["bm25"].setdefault(row[0], self._words_score(self._turns[row[0]]))
         if self._vector is not None:
-            vectors = [(row[-1], row[0]) for row in new if row[-1] is not None]
-            values = cosines(vectors, self._vector)
-            found = {id_: value for (_, id_), value in zip(vectors, values, strict=True)}
-            for row in new:
-                self._known["vector"].setdefault(row[0], found.get(row[0]))  # type: ignore[arg-type]
+            known = self._known["vector"]
+            unknown = [row for row in new if row[0] not in known]
+            known.update([(row[0], row[-1]) for row in unknown])
+            found = {id_: value for id_, value in known.items() if value is not None}
+            doubtful = set(uncertain(found, len(self._vector))).intersection([row[0] for row in unknown])
+            if doubtful:
+                ids = sorted(doubtful)
+                known.update(zip(ids, self._score("vector", ids), strict=True))
 
     def _words_score(self, turn: _PoolTurn) -> float:
         norm, curve = self._base + self._slope * turn.length, self._bm25.k1 + 1
@@ -304,49 +306,66 @@ class PoolVectors:
 
 
 def _statement(
-    bm25: Bm25, terms: Mapping[str, float], vector: Vector | None, reach: Mapping[str, tuple[int, int]], /
+    bm25: Bm25,
+    terms: Mapping[str, float],
+    vector: Vector | None,
+    seeds: Sequence[str],
+    targets: Sequence[str],
+    hits: Sequence[str],
+    hops: int,
+    /,
 ) -> SQL:
-    """Rows (id, before, after, length, places, tfs, base, slope, weights, *entry, vector); weights in the first one.
+    """Rows (id, before, after, length, places, tfs, curve, *entry, cosine): these memories and those around them.
 
-    `reach` has, for each memory, how many turns around it are read and up to which of them entry and vector are read.
+    Around seeds, hops + `WINDOW` turns are read, and `WINDOW` around the others. The `hops` turns around seeds and the
+    targets have their entry and cosine. Each link between two turns is in the row of one of them or of both. `curve`
+    has base, slope and the weights of the terms, in one of the rows.
     """
+    ids = list(dict.fromkeys([*seeds, *targets, *hits]))
+    last_seed, last_target = len(dict.fromkeys(seeds)), len(dict.fromkeys([*seeds, *targets]))
     sides = [
-        f"UNION ALL SELECT w.mem, {sign}n.place, n.mem, n.id, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
-        f"SELECT t.*, row_number() OVER () AS place FROM ({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
-        for sign, way in zip(("-", ""), DIRECTIONS, strict=True)
+        f"UNION ALL SELECT n.mem, n.id, {links}, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
+        "SELECT t.*, row_number() OVER () AS place, lag(t.id, 1, w.id) OVER () AS other FROM "
+        f"({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
+        for links, way in zip(("NULL, n.other", "n.other, NULL"), DIRECTIONS, strict=True)
     ]
     weights, frequencies = bm25.weights(terms), bm25.frequencies("turns")
-    vectors = SQL("NULL::bytea AS packed")
+    question, cosine = SQL(""), SQL("NULL::float8")
     if vector is not None:
-        query = (
-            "SELECT vector_send(e.embedding) FROM embeddings e WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?"
+        question = SQL(f", {QUESTION}", (packed(vector),))
+        cosine = SQL(
+            f"CASE WHEN t.near THEN (SELECT {COSINE} FROM embeddings e "
+            "WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?) END",
+            (bm25.namespace, len(vector)),
         )
-        vectors = SQL(f"CASE WHEN t.near THEN ({query}) END", (bm25.namespace, len(vector)))
     return SQL(
-        f"""{weights.text}, given AS MATERIALIZED (
-  SELECT m.*, g.reach, g.near FROM unnest(?::text[], ?::int[], ?::int[]) AS g (id, reach, near) CROSS JOIN LATERAL (
+        f"""{weights.text}{question.text}, given AS MATERIALIZED (
+  SELECT m.*, CASE WHEN g.place <= ? THEN {hops + WINDOW:d} ELSE {WINDOW} END AS reach,
+    CASE WHEN g.place <= ? THEN {hops:d} ELSE 0 END AS near, g.place > ? AND g.place <= ? AS own
+  FROM unnest((SELECT ?::text[])) WITH ORDINALITY AS g (id, place) CROSS JOIN LATERAL (
     SELECT m.mem, m.id, m.namespace, m.thread, m.created_at, m.born FROM memories m
     WHERE m.namespace = ? AND m.id = g.id AND {_VISIBLE} OFFSET 0) m),
-links AS (
-  SELECT mem AS source, 0 AS place, mem, id, near >= 0 AS near FROM given {" ".join(sides)}),
+links (mem, id, before, after, near) AS (
+  SELECT mem, id, NULL, NULL, own FROM given {" ".join(sides)}),
 turns AS MATERIALIZED (
-  SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM (
-    SELECT mem, id, near, lag(id) OVER s AS before, lead(id) OVER s AS after FROM links
-    WINDOW s AS (PARTITION BY source ORDER BY place)) l GROUP BY mem, id)
-SELECT t.id, t.before, t.after, COALESCE(d.length, 0), f.places, f.tfs, s.base, s.slope,
-  CASE WHEN row_number() OVER () = 1 THEN ARRAY(SELECT weight FROM w ORDER BY place) END, {ENTRY}, {vectors.text}
-FROM turns t CROSS JOIN s LEFT JOIN LATERAL (
-  SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem OFFSET 0) d ON TRUE
-LEFT JOIN ({frequencies.text}) f ON f.mem = t.mem
+  SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM links GROUP BY mem, id)
+SELECT t.id, t.before, t.after, CASE WHEN f.mem IS NOT NULL THEN f.length ELSE COALESCE((
+    SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem), 0) END,
+  f.places, f.tfs, CASE WHEN t.mem = (SELECT mem FROM given LIMIT 1) THEN
+    ARRAY[s.base, s.slope] || ARRAY(SELECT weight FROM w ORDER BY place) END, {ENTRY}, {cosine.text}
+FROM turns t CROSS JOIN s LEFT JOIN ({frequencies.text}) f ON f.mem = t.mem
 LEFT JOIN LATERAL (SELECT m.* FROM memories m WHERE m.mem = t.mem AND t.near OFFSET 0) m ON TRUE""",
         (
             *weights.params,
-            list(reach),
-            [far for far, _ in reach.values()],
-            [near for _, near in reach.values()],
+            *question.params,
+            last_seed,
+            last_seed,
+            last_seed,
+            last_target,
+            ids,
             bm25.namespace,
-            *vectors.params,
             bm25.namespace,
+            *cosine.params,
             *frequencies.params,
         ),
     )
