@@ -122,8 +122,10 @@ class IdenticalTexts:
         head = size if context.k is None else min(size, self.look_ahead * context.k)
         groups: dict[str, list[int]] = {}
         places = self._with_equal_lengths(ranking.items[:head], context)
-        texts = context.reader.column([ranking.items[i] for i in places], "text") if places else []
-        for i, text in zip(places, texts, strict=True):
+        # the first k will be read anyway: one read of the store instead of two
+        read = dict.fromkeys([*places, *range(min(head, context.k or 0))]) if places else ()
+        texts = context.reader.column([ranking.items[i] for i in read], "text") if places else []
+        for i, text in zip(places, texts, strict=False):
             groups.setdefault(validation.normalized(text) if text else f"\0{i}", []).append(
                 i
             )  # no text: never identical

@@ -22,6 +22,7 @@ from psycopg import Connection, sql
 from psycopg.adapt import Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format, TransactionStatus
+from psycopg.types.array import ListDumper
 from psycopg.types.string import StrDumperUnknown
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
@@ -98,6 +99,13 @@ class _Dumper(StrDumperUnknown):
             return super().dump(clean(obj))
 
 
+class _ListDumper(ListDumper):
+    """Writes a list of texts at once; psycopg calls a dumper and a regular expression for each text."""
+
+    def dump(self, obj: list[Any]) -> Any:
+        return _array(obj).encode() if set(map(type, obj)) == {str} else super().dump(obj)
+
+
 class Packed(bytes):
     """A value in the server's binary format, bound unchanged; the statement casts it to its type."""
 
@@ -121,6 +129,7 @@ class _JsonLoader(Loader):
 def adapt(conn: Connection[Any], /) -> None:
     """Register the dumpers and loaders above with a connection."""
     conn.adapters.register_dumper(str, _Dumper)
+    conn.adapters.register_dumper(list, _ListDumper)
     conn.adapters.register_dumper(Packed, _PackedDumper)
     conn.adapters.register_loader("json", _JsonLoader)
 
@@ -525,9 +534,14 @@ def _field(value: Any) -> str:
     if isinstance(value, str):
         return _escaped(clean(value))
     if isinstance(value, list):
-        items = (item.replace("\\", "\\\\").replace('"', '\\"') for item in map(clean, value))
-        return _escaped("{" + ",".join([f'"{item}"' for item in items]) + "}")
+        return _escaped(_array(value))
     return repr(value)
+
+
+def _array(texts: Iterable[str]) -> str:
+    """A list of texts in the server's notation."""
+    items = [clean(text).replace("\\", "\\\\").replace('"', '\\"') for text in texts]
+    return '{"' + '","'.join(items) + '"}' if items else "{}"
 
 
 def _escaped(text: str) -> str:

@@ -15,6 +15,7 @@ from hybridmem.errors import ConfigError, SchemaVersionError, StoreBusyError, St
 from hybridmem.indexes.view import IndexSettings
 from hybridmem.memory.memory import HybridMemory
 from hybridmem.stores.postgres import schema as schemas
+from hybridmem.stores.postgres.connection import adapt
 from hybridmem.stores.postgres.derived import Deriver
 from hybridmem.stores.postgres.store import PostgresStore
 from hybridmem.text.conversation import FIRST_PERSON
@@ -425,3 +426,16 @@ def test_a_search_is_planned_once_for_each_connection(pg_url, schema):
             rows = memory.store._db.read(lambda conn: conn.raw.execute(question, prepare=False).fetchall())
             prepared.append(sum("unnest" in statement and "<#>" in statement for (statement,) in rows))
         assert prepared == [0, 1, 1]
+
+
+def test_lists_of_texts_arrive_unchanged(pg_url):
+    awkward = ["", " ", "NULL", "a,b", "{x}", '"', "\\", 'a"b\\c', "\n\t", "é", "a\0b", "\ud83d"]
+    with psycopg.connect(pg_url) as conn:
+        adapt(conn)
+        for given, expected in (
+            (awkward, [*awkward[:-2], "a\ufffdb", "\ufffd"]),
+            ([], []),
+            (["a", None], ["a", None]),
+            ([["a"], ["b,c"]], [["a"], ["b,c"]]),
+        ):
+            assert conn.execute("SELECT %s::text[]", (given,)).fetchone() == (expected,)

@@ -166,11 +166,10 @@ class Bm25:
         )
 
     def frequencies(self, found: str, /) -> SQL:
-        """Part of a statement: (mem, places, tfs) of the memories of a table (mem) that have a term of `w`."""
+        """Part of a statement: (place, mem, tf, length), the postings of the terms of `w` in memories of a table."""
         these = f"AND p.mem = ANY((SELECT array_agg(mem ORDER BY mem) FROM {found})::bigint[])"
         return SQL(
-            "SELECT mem, array_agg(place) AS places, array_agg(tf) AS tfs FROM (SELECT w.place, p.mem, p.tf FROM w "
-            f"{_POSTINGS.replace('OFFSET', these + ' OFFSET')} OFFSET 0) f GROUP BY mem",
+            f"SELECT w.place, p.mem, p.tf, p.length FROM w {_POSTINGS.replace('OFFSET', these + ' OFFSET')}",
             (self.namespace,),
         )
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from operator import sub
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridmem.core.types import Entry, Hits
 from hybridmem.embedding.embedder import Vector
@@ -27,7 +28,7 @@ from hybridmem.stores.postgres.search import bm25, vectors
 from hybridmem.stores.postgres.search.bm25 import ENTRY, Bm25, entry_of
 from hybridmem.stores.postgres.search.engines import RunStatement
 from hybridmem.stores.postgres.search.graph import DIRECTIONS, along
-from hybridmem.stores.postgres.search.vectors import COSINE, QUESTION, Nearest, cosines, packed
+from hybridmem.stores.postgres.search.vectors import COSINE, QUESTION, Nearest, packed
 
 __all__ = [
     "FIRST_FIELD",
@@ -45,6 +46,7 @@ __all__ = [
 
 _TOLERANCE = 5e-7
 """An error below this share of the range of scores stays within 1e-6 after normalisation."""
+Floats = NDArray[np.float64]
 CombinedHits = tuple[dict[str, Hits], dict[str, dict[str, float]]]
 """Each arm's best k, and each arm's scores of all candidates."""
 
@@ -134,19 +136,24 @@ def uncertain(cosine: Mapping[str, float], dim: int, /) -> list[str]:
     """The ids whose cosine needs more precision: rounding could change their order, or turn 0 into another value."""
     # each difference is rounded to float32 independently, so that most of the errors cancel out
     error = _error(dim)
-    ids = sorted(cosine, key=cosine.__getitem__)
-    values = [cosine[id_] for id_ in ids]
-    if values and values[-1] - values[0] < error / _TOLERANCE:
-        return ids
-    close = [place for place, gap in enumerate(map(sub, values[1:], values)) if 0 < gap < 2 * error]
-    found = {place for place, value in enumerate(values) if abs(value) < error}
-    return [ids[place] for place in sorted(found.union(close, [place + 1 for place in close]))]
+    ids, values = list(cosine), np.fromiter(cosine.values(), np.float64, len(cosine))
+    order = values.argsort(kind="stable")
+    values = values[order]
+    if len(values) and values[-1] - values[0] < error / _TOLERANCE:
+        return [ids[place] for place in order.tolist()]
+    gaps = np.diff(values)
+    close = (gaps > 0) & (gaps < 2 * error)
+    doubtful = np.abs(values) < error
+    doubtful[:-1] |= close
+    doubtful[1:] |= close
+    return [ids[place] for place in order[doubtful].tolist()]
 
 
 def is_uncertain(baseline: float, cosines: Sequence[float], dim: int, /) -> bool:
     """Whether the baseline needs more precision: it nearly equals a cosine, or the best one is close to it."""
-    near = any(abs(cosine - baseline) < _error(dim) for cosine in cosines)
-    return near or max(cosines, default=math.inf) - baseline < _error(dim) / _TOLERANCE
+    error = _error(dim)
+    near = any(abs(cosine - baseline) < error for cosine in cosines)
+    return near or max(cosines, default=math.inf) - baseline < error / _TOLERANCE
 
 
 def _error(dim: int) -> float:
@@ -154,19 +161,9 @@ def _error(dim: int) -> float:
 
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
-_POOL_FIRST_FIELD = 9
+_POOL_FIRST_FIELD = 12
 """The column of the first field in rows of the pool."""
 Score = Callable[[str, Sequence[str]], list[Any]]
-
-
-class _PoolTurn(NamedTuple):
-    """One memory of the pool, or a neighbour of one."""
-
-    before: str | None
-    after: str | None
-    length: float
-    tf: Mapping[int, float]
-    """The frequencies of the query's terms, by their places in the query."""
 
 
 class PoolRows:
@@ -191,9 +188,14 @@ class PoolRows:
         self._hits, self._score, self._cache = hits, score, cache
         self._exact_words, self._threads = exact_words, threads
         self._known = {arm: dict(known.get(arm, {})) for arm in ("bm25", "vector")}
-        self._turns: dict[str, _PoolTurn] = {}
+        self._place: dict[str | None, int] = {}
+        """The column of each memory in `_lengths` and `_frequencies`; their last column, place -1, is of no memory."""
+        self._before: dict[str | None, str] = {}
+        self._after: dict[str | None, str] = {}
         self._base, self._slope = 0.0, 0.0
-        self._weights: Sequence[float] = ()
+        self._weights: Floats = np.zeros(0)
+        self._lengths: Floats = np.zeros(1)
+        self._frequencies: Floats = np.zeros((0, 1))
         self.targets: list[str] = []
         """Further memories that belong to the pool, known before the neighbours are read."""
 
@@ -209,66 +211,77 @@ class PoolRows:
         """The memories before and after each id in its thread, ordered -1, 1, -2, 2 and so on."""
         if not self._threads and not self.targets:
             return [[None] * len(ids) for _ in range(2 * hops)]
-        if any(id_ not in self._turns for id_ in ids):
+        if not self._place.keys() >= set(ids):
             self._read(ids, hops)
-        turns = self._turns
         lists: list[list[str | None]] = []
         back: list[str | None] = list(ids)
         ahead: list[str | None] = list(ids)
         for _ in range(hops):
-            back = [None if id_ is None or id_ not in turns else turns[id_].before for id_ in back]
-            ahead = [None if id_ is None or id_ not in turns else turns[id_].after for id_ in ahead]
+            back, ahead = list(map(self._before.get, back)), list(map(self._after.get, ahead))
             lists += [back, ahead]
         return lists
 
     def _read(self, seeds: Sequence[str], hops: int) -> None:
         """Read the neighbours of all hits, and further those of the seeds, whose neighbours become candidates."""
-        near = dict.fromkeys(seeds, (hops + WINDOW, hops))
-        reach = {id_: near.get(id_, (WINDOW, -1)) for id_ in self._hits}
-        reach |= near | {id_: max(near.get(id_, (0, 0)), (WINDOW, 0)) for id_ in self.targets}
-        rows = self._run(_statement(self._bm25, self._terms, self._vector, reach))
+        rows = self._run(_statement(self._bm25, self._terms, self._vector, seeds, self.targets, self._hits, hops))
         if not rows:
             return
-        self._base, self._slope, self._weights = rows[0][6:_POOL_FIRST_FIELD]
-        for id_, before, after, length, places, tfs, *_ in rows:
-            tf = dict(zip(places, tfs, strict=True)) if places else {}
-            self._turns[id_] = _PoolTurn(before, after, length, tf)
+        for row in rows:
+            id_, before, after = row[:3]
+            if before is not None:
+                self._before[id_], self._after[before] = before, id_
+            if after is not None:
+                self._after[id_], self._before[after] = after, id_
+        self._place = {row[0]: place for place, row in enumerate(rows)}
+        self._keep_words(rows)
         new = [row for row in rows if row[_POOL_FIRST_FIELD] is not None]
-        self._cache([entry_of(row[_POOL_FIRST_FIELD : _POOL_FIRST_FIELD + len(Entry._fields)]) for row in new])
+        self._cache([entry_of(row[_POOL_FIRST_FIELD:-1]) for row in new])
         if self._exact_words:
+            scores = self._words_scores()
             for row in new:
-                self._known["bm25"].setdefault(row[0], self._words_score(self._turns[row[0]]))
+                self._known["bm25"].setdefault(row[0], scores[self._place[row[0]]])
         if self._vector is not None:
-            vectors = [(row[-1], row[0]) for row in new if row[-1] is not None]
-            values = cosines(vectors, self._vector)
-            found = {id_: value for (_, id_), value in zip(vectors, values, strict=True)}
-            for row in new:
-                self._known["vector"].setdefault(row[0], found.get(row[0]))  # type: ignore[arg-type]
+            known = self._known["vector"]
+            read = {row[0]: row[-1] for row in new if row[0] not in known}
+            known.update(read)
+            cosine = {id_: value for id_, value in known.items() if value is not None}
+            doubtful = [id_ for id_ in uncertain(cosine, len(self._vector)) if id_ in read]
+            if doubtful:
+                known.update(zip(doubtful, self._score("vector", doubtful), strict=True))
 
-    def _words_score(self, turn: _PoolTurn) -> float:
-        norm, curve = self._base + self._slope * turn.length, self._bm25.k1 + 1
-        return sum(self._weights[place - 1] * tf * curve / (tf + norm) for place, tf in turn.tf.items())
+    def _keep_words(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Keep the frequencies of the terms; one of the rows has them for all."""
+        base, slope, weights, places, mems, tfs, lengths = next(row[5:12] for row in rows if row[5] is not None)
+        self._base, self._slope, self._weights = base, slope, np.array(weights)
+        self._lengths = np.array([*(row[4] or 0.0 for row in rows), 0.0])
+        self._frequencies = np.zeros((len(weights), len(rows) + 1))
+        if mems:
+            place = {row[3]: n for n, row in enumerate(rows)}
+            found = np.array([place[mem] for mem in mems], np.intp)
+            self._lengths[found] = lengths
+            self._frequencies[np.array(places, np.intp) - 1, found] = tfs
+
+    def _words_scores(self) -> list[float]:
+        tf = self._frequencies
+        norm = self._base + self._slope * self._lengths
+        parts = np.divide(tf * (self._bm25.k1 + 1), tf + norm, out=np.zeros_like(tf), where=tf > 0)
+        scores: list[float] = (self._weights @ parts).tolist()
+        return scores
 
     def windows(
         self, ids: Sequence[str], around: Sequence[Sequence[str | None]], wing: float, /
     ) -> tuple[list[float], list[float]]:
         """The scores of memories alone and in windows, as `BM25Index.windows` computes them."""
-        windows = [ids, *around]
-        place = {id_: n for n, id_ in enumerate(self._turns)}
-        lengths, tf = np.zeros(len(place) + 1), np.zeros((len(self._terms), len(place) + 1))
-        for n, turn in enumerate(self._turns.values()):
-            lengths[n] = turn.length
-            for term, count in turn.tf.items():
-                tf[term - 1, n] = count
-        rows = np.array([[place.get(id_, -1) for id_ in part] for part in windows], np.intp)  # type: ignore[arg-type]
+        windows, get = [ids, *around], self._place.get
+        rows = np.array([list(map(get, part, repeat(-1))) for part in windows], np.intp)
         shares = np.full(len(windows), wing)
         shares[0] = 1.0
-        sizes = shares @ lengths[rows]
+        sizes = shares @ self._lengths[rows]
         mean = float(sizes.mean()) if len(sizes) else 0.0
         scores = np.zeros(rows.shape[1])
         if mean:
             norm = self._base + (self._bm25.k1 - self._base) * sizes / mean
-            for weight, held in zip(self._weights, tf, strict=True):
+            for weight, held in zip(self._weights, self._frequencies, strict=True):
                 frequency = shares @ held[rows]
                 scores += weight * frequency * (self._bm25.k1 + 1) / (frequency + norm)
         together: list[float] = scores.tolist()
@@ -304,49 +317,72 @@ class PoolVectors:
 
 
 def _statement(
-    bm25: Bm25, terms: Mapping[str, float], vector: Vector | None, reach: Mapping[str, tuple[int, int]], /
+    bm25: Bm25,
+    terms: Mapping[str, float],
+    vector: Vector | None,
+    seeds: Sequence[str],
+    targets: Sequence[str],
+    hits: Sequence[str],
+    hops: int,
+    /,
 ) -> SQL:
-    """Rows (id, before, after, length, places, tfs, base, slope, weights, *entry, vector); weights in the first one.
+    """Rows (id, before, after, mem, length, *words, *entry, cosine): these memories and those around them.
 
-    `reach` has, for each memory, how many turns around it are read and up to which of them entry and vector are read.
+    Around seeds, hops + `WINDOW` turns are read, and `WINDOW` around the others. The `hops` turns around seeds and the
+    targets have their entry and cosine. Each link between two turns is in the row of one of them or of both. One of the
+    rows has `words`: base, slope and the weights of the terms; places, mems, tfs and lengths of the postings of all
+    rows. `length` is that of a memory without a posting.
     """
+    ids = list(dict.fromkeys([*seeds, *targets, *hits]))
+    last_seed, last_target = len(dict.fromkeys(seeds)), len(dict.fromkeys([*seeds, *targets]))
     sides = [
-        f"UNION ALL SELECT w.mem, {sign}n.place, n.mem, n.id, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
-        f"SELECT t.*, row_number() OVER () AS place FROM ({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
-        for sign, way in zip(("-", ""), DIRECTIONS, strict=True)
+        f"UNION ALL SELECT n.mem, n.id, {links}, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
+        "SELECT t.*, row_number() OVER () AS place, lag(t.id, 1, w.id) OVER () AS other FROM "
+        f"({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
+        for links, way in zip(("NULL, n.other", "n.other, NULL"), DIRECTIONS, strict=True)
     ]
     weights, frequencies = bm25.weights(terms), bm25.frequencies("turns")
-    vectors = SQL("NULL::bytea AS packed")
+    question, cosine = SQL(""), SQL("NULL::float8")
     if vector is not None:
-        query = (
-            "SELECT vector_send(e.embedding) FROM embeddings e WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?"
+        question = SQL(f", {QUESTION}", (packed(vector),))
+        cosine = SQL(
+            f"CASE WHEN t.near THEN (SELECT {COSINE} FROM embeddings e "
+            "WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?) END",
+            (bm25.namespace, len(vector)),
         )
-        vectors = SQL(f"CASE WHEN t.near THEN ({query}) END", (bm25.namespace, len(vector)))
     return SQL(
-        f"""{weights.text}, given AS MATERIALIZED (
-  SELECT m.*, g.reach, g.near FROM unnest(?::text[], ?::int[], ?::int[]) AS g (id, reach, near) CROSS JOIN LATERAL (
+        f"""{weights.text}{question.text}, given AS MATERIALIZED (
+  SELECT m.*, CASE WHEN g.place <= ? THEN {hops + WINDOW:d} ELSE {WINDOW} END AS reach,
+    CASE WHEN g.place <= ? THEN {hops:d} ELSE 0 END AS near, g.place > ? AND g.place <= ? AS own
+  FROM unnest((SELECT ?::text[])) WITH ORDINALITY AS g (id, place) CROSS JOIN LATERAL (
     SELECT m.mem, m.id, m.namespace, m.thread, m.created_at, m.born FROM memories m
     WHERE m.namespace = ? AND m.id = g.id AND {_VISIBLE} OFFSET 0) m),
-links AS (
-  SELECT mem AS source, 0 AS place, mem, id, near >= 0 AS near FROM given {" ".join(sides)}),
+links (mem, id, before, after, near) AS (
+  SELECT mem, id, NULL, NULL, own FROM given {" ".join(sides)}),
 turns AS MATERIALIZED (
-  SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM (
-    SELECT mem, id, near, lag(id) OVER s AS before, lead(id) OVER s AS after FROM links
-    WINDOW s AS (PARTITION BY source ORDER BY place)) l GROUP BY mem, id)
-SELECT t.id, t.before, t.after, COALESCE(d.length, 0), f.places, f.tfs, s.base, s.slope,
-  CASE WHEN row_number() OVER () = 1 THEN ARRAY(SELECT weight FROM w ORDER BY place) END, {ENTRY}, {vectors.text}
-FROM turns t CROSS JOIN s LEFT JOIN LATERAL (
-  SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem OFFSET 0) d ON TRUE
-LEFT JOIN ({frequencies.text}) f ON f.mem = t.mem
+  SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM links GROUP BY mem, id),
+f AS MATERIALIZED ({frequencies.text}),
+words AS MATERIALIZED (
+  SELECT (SELECT mem FROM given LIMIT 1) AS mem, s.*, ARRAY(SELECT weight FROM w ORDER BY place) AS weights, f.*
+  FROM (SELECT base, slope FROM s) s, (
+    SELECT array_agg(place) AS places, array_agg(mem) AS mems, array_agg(tf) AS tfs, array_agg(length) AS lengths
+    FROM f) f)
+SELECT t.id, t.before, t.after, t.mem, CASE WHEN t.mem NOT IN (SELECT mem FROM f) THEN (
+    SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem) END,
+  o.base, o.slope, o.weights, o.places, o.mems, o.tfs, o.lengths, {ENTRY}, {cosine.text}
+FROM turns t LEFT JOIN words o ON o.mem = t.mem
 LEFT JOIN LATERAL (SELECT m.* FROM memories m WHERE m.mem = t.mem AND t.near OFFSET 0) m ON TRUE""",
         (
             *weights.params,
-            list(reach),
-            [far for far, _ in reach.values()],
-            [near for _, near in reach.values()],
-            bm25.namespace,
-            *vectors.params,
+            *question.params,
+            last_seed,
+            last_seed,
+            last_seed,
+            last_target,
+            ids,
             bm25.namespace,
             *frequencies.params,
+            bm25.namespace,
+            *cosine.params,
         ),
     )

@@ -105,6 +105,19 @@ class TestTrips:
             assert len(memory.search("cat xxx", k=5)) == 5
             assert len(reads) == 4  # and the neighbours in threads
 
+    def test_texts_that_are_compared_are_read_with_the_results(self, pg_url, schema, monkeypatch):
+        def drawn(texts):
+            return [np.random.default_rng(len(text)).standard_normal(256) for text in texts]
+
+        with HybridMemory(pg_url, schema=schema, embedder=drawn) as memory:
+            memory.add_many([{"text": "cat " * n + "tea", "id": f"m{n}"} for n in range(1, 9)])
+            memory.add("cat " * 8 + "coffee", id="as long as m8")
+            memory.search("cat")
+            reads, read = [], type(memory.store._db).read
+            monkeypatch.setattr(type(memory.store._db), "read", lambda db, work: reads.append(work) or read(db, work))
+            assert len(memory.search("cat", k=8)) == 8
+            assert len(reads) == 3  # the namespace, both arms, memories
+
     def test_equal_texts_need_no_more_statements(self, memory):
         memory.add_many([{"text": "tea", "id": f"m{n}"} for n in range(90)])
         space = memory._engine.search_view(NOW)
