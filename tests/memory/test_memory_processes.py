@@ -21,6 +21,7 @@ from tests.support import postgres_server
 
 SOAK = float(os.environ.get("HYBRIDMEM_SOAK_SECONDS", "4"))
 KILLS = int(os.environ.get("HYBRIDMEM_KILLS", "12"))
+SLOW_KILLS = int(os.environ.get("HYBRIDMEM_KILLS", "2"))
 
 WORDS = ["cat", "dog", "sofa", "blue"]
 
@@ -34,12 +35,12 @@ TOY = f"WORDS = {WORDS}\n{inspect.getsource(toy)}"  # the children embed alike
 WRITER = (
     TOY
     + """
-import sys
+import json, sys
 from hybridmem import HybridMemory
 from hybridmem.indexes import view as space
 space.SNAPSHOT_AFTER = 5  # write the text index down again and again, so that kills hit that too
-path, start = sys.argv[1], int(sys.argv[2])
-with HybridMemory(path, embedder=toy) as memory:
+place, how, start = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+with HybridMemory(place, embedder=toy, **how) as memory:
     for n in range(start, start + 10_000):
         key = memory.add(f"the cat number {n} on the sofa", id=f"m{n}", thread="t")
         if n % 3 == 0:
@@ -58,35 +59,69 @@ def expected(n):
     return f"the dog number {n}, blue" if n % 3 == 0 else f"the cat number {n} on the sofa"
 
 
-def test_killed_memories_lose_nothing_and_answer_like_fresh_ones(tmp_path):
-    path = tmp_path / "m.db"
+def kill_writers(place, *, kills, **how):
+    """Kill one process after the other while it writes to a memory; returns the numbers of the acknowledged writes."""
     rng = random.Random(5)
-    start, acknowledged = 0, []
-    for _ in range(KILLS):
+    acknowledged = []
+    for _ in range(kills):
+        start = max(acknowledged, default=-2) + 2
         child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(start)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(place), json.dumps(how), str(start)], stdout=subprocess.PIPE, text=True
         )
-        for _ in range(rng.randint(1, 12)):
-            line = child.stdout.readline()
-            acknowledged.append(int(line))
+        assert child.stdout is not None
+        acknowledged += [int(child.stdout.readline()) for _ in range(rng.randint(1, 12))]
         time.sleep(rng.random() * 0.02)
         child.send_signal(signal.SIGKILL)
         rest = child.stdout.read()
         acknowledged += [int(line) for line in rest.split("\n")[:-1]]
         child.stdout.close()
-        child.wait(60)
-        start = max(acknowledged) + 2
+        assert child.wait(60) == -signal.SIGKILL
+    return acknowledged
+
+
+def rounded(memory, word, ids):
+    """The cosine of each of these memories with a word."""
+    found = memory.search_arm("vector", word, k=len(ids), filter={"id": {"$in": ids}})
+    return {result.id: round(result.score, 5) for result in found}
+
+
+def test_killed_memories_lose_nothing_and_answer_like_fresh_ones(tmp_path):
+    path = tmp_path / "m.db"
+    acknowledged = kill_writers(path, kills=KILLS)
     with HybridMemory(path, embedder=toy) as memory:
         assert memory.check() == []
         stored = {m.id: m.text for m in memory.list()}
-        for n in acknowledged:
-            assert stored.get(f"m{n}") == expected(n)
-        got = {word: [(r.id, round(r.score, 6)) for r in memory.search(word, k=50)] for word in WORDS}
+        assert [stored.get(f"m{n}") for n in acknowledged] == list(map(expected, acknowledged))
+        got = {word: [r.id for r in memory.search(word, k=50)] for word in WORDS}
     with HybridMemory(path, embedder=toy) as fresh:
         fresh.store.save_snapshot("bm25", 0, b"")  # nothing written down: every index is built from the log
-        for word, rows in got.items():
-            again = [(r.id, round(r.score, 6)) for r in fresh.search(word, k=50)]
-            assert [key for key, _ in again] == [key for key, _ in rows]
+        assert {word: [r.id for r in fresh.search(word, k=50)] for word in WORDS} == got
+
+
+def test_killed_memories_with_chroma_lose_no_vector(tmp_path):
+    """Chroma is a second database, which a kill leaves behind the first: it is brought up to date, or filled again."""
+    path = tmp_path / "m.db"
+    acknowledged = kill_writers(path, kills=SLOW_KILLS, vectors="chroma")
+    with HybridMemory(path, embedder=toy, vectors="chroma") as memory, HybridMemory(path, embedder=toy) as exact:
+        assert memory.check() == []
+        stored = {m.id: m.text for m in memory.list()}
+        assert [stored.get(f"m{n}") for n in acknowledged] == list(map(expected, acknowledged))
+        for word in WORDS:
+            assert rounded(memory, word, list(stored)) == rounded(exact, word, list(stored))
+        assert rounded(memory, "cat", list(stored)).keys() == stored.keys()
+
+
+def test_killed_memories_on_postgres_lose_nothing(postgres):
+    """The server rolls the open transaction of a killed process back, and the next process does not wait for it."""
+    url = postgres.database()
+    acknowledged = kill_writers(url, kills=SLOW_KILLS)
+    with HybridMemory(url, embedder=toy) as memory, HybridMemory(":memory:", embedder=toy) as exact:
+        assert memory.check() == []
+        stored = {m.id: m.text for m in memory.list()}
+        assert [stored.get(f"m{n}") for n in acknowledged] == list(map(expected, acknowledged))
+        exact.add_many(list(memory.list()))
+        for word in WORDS:
+            assert rounded(memory, word, list(stored)) == rounded(exact, word, list(stored))
 
 
 SHARER = (
@@ -361,4 +396,4 @@ def test_memory_threads_and_open_files_stay_flat(place):
     assert steps >= 45
     assert after[0] - before[0] < 20, (steps, before, after)  # MB
     assert after[1] <= before[1], (steps, before, after)  # an idle thread may end in between
-    assert after[2] == before[2]
+    assert after[2] - before[2] < 5, (steps, before, after)  # a thread has a connection of its own

@@ -90,9 +90,9 @@ class NoteWriter:
     """Replaces and removes several notes of a folder together, inside a write transaction of its index.
 
     `stage` writes a temporary file; `publish` renames all of them and removes files. Until then nothing has changed.
-    If one of them fails, the old notes are written back. Before several notes change, the old ones are saved in the
-    folder of the index: after a killed process the next transaction writes them back (`recover`), unless the killed
-    one was committed. `discard` removes the temporary files.
+    If one of them fails, or the commit after them, `restore` writes the old notes back. Before several notes change,
+    the old ones are saved in the folder of the index: after a killed process the next transaction writes them back
+    (`recover`), unless the killed one was committed. `discard` removes the temporary files.
     """
 
     def __init__(self, folder: Path, home: Path, /) -> None:
@@ -101,6 +101,8 @@ class NoteWriter:
         self._removed: list[str] = []
         self._old: dict[str, _Contents | None] = {}
         """The notes that were published, as they were before; None for a new one."""
+        self._kept: dict[str, Path] = {}
+        """Second names of the old notes, which are renamed back: a full disk has no space to write them again."""
         self._saved: Path | None = None
 
     def stage(self, path: str, data: bytes, /) -> os.stat_result:
@@ -142,6 +144,7 @@ class NoteWriter:
             self._old = {path: self._contents(path) for path in (*self._removed, *self._staged)}
             if len(self._old) > 1:
                 self._save_old(conn)
+            self._keep_old()
             for path in self._old.keys() - self._staged.keys():
                 (self._folder / path).unlink(missing_ok=True)
             for path, part in list(self._staged.items()):
@@ -150,11 +153,16 @@ class NoteWriter:
             for folder in {(self._folder / path).parent for path in self._old}:
                 _sync_folder(folder)
         except OSError as error:
-            self._restore()
             raise StoreError(f"cannot write the notes of {self._folder}: {error}") from error
-        except BaseException:
-            self._restore()
-            raise
+
+    def _keep_old(self) -> None:
+        for path, old in self._old.items():
+            if old is not None:
+                note = self._folder / path
+                kept = note.with_name(f".{secrets.token_hex(8)}.part")
+                with suppress(OSError):  # a file system without hard links: `restore` writes the contents again
+                    os.link(note, kept)
+                    self._kept[path] = kept
 
     def _contents(self, path: str) -> _Contents | None:
         try:
@@ -170,7 +178,7 @@ class NoteWriter:
                 part.unlink(missing_ok=True)
         self._staged.clear()
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         """Write the old notes back. Where that fails, too, the next sync reads what is there."""
         self.discard()
         for path, old in self._old.items():
@@ -179,6 +187,8 @@ class NoteWriter:
                     continue
                 if old is None:
                     (self._folder / path).unlink(missing_ok=True)
+                elif path in self._kept:
+                    self._kept.pop(path).replace(self._folder / path)
                 else:
                     self.stage(path, old.data)
                     os.utime(self._staged[path], ns=(old.modified, old.modified))  # the index knows this time
@@ -207,6 +217,10 @@ class NoteWriter:
 
     def finish(self) -> None:
         """Forget the old notes: the transaction is committed."""
+        for kept in self._kept.values():
+            with suppress(OSError):  # the next sync removes it
+                kept.unlink(missing_ok=True)
+        self._kept.clear()
         if self._saved is not None:
             with suppress(FileNotFoundError):  # another process was faster
                 self._saved.unlink()
@@ -225,7 +239,7 @@ class NoteWriter:
                         name: None if row is None else _Contents(base64.b64decode(row[0]), row[1])
                         for name, row in rows.items()
                     }
-                    self._restore()
+                    self.restore()
             with suppress(FileNotFoundError):
                 path.unlink()
             self._old = {}

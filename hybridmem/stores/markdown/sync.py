@@ -72,7 +72,7 @@ class NoteFolder:
         """One write transaction of the index and its notes: the notes are published just before the commit."""
         notes = NoteWriter(self.folder, self._home)
         try:
-            with self._index.transaction() as log:
+            with self._index.transaction(undo=notes.restore) as log:
                 notes.recover(log.conn)
                 current = NoteTransaction(self.folder, log, notes)
                 yield current

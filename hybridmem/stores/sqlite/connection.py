@@ -39,6 +39,8 @@ class Connection(sqlite3.Connection):
         self.moments: dict[float, tuple[int, int]] = {}
         self.identity: FileIdentity | None = None
         """The file that is open; None for ":memory:"."""
+        self.wal: FileIdentity | None = None
+        """The write-ahead log of this connection, once it is known."""
 
 
 class FileIdentity(NamedTuple):
@@ -99,7 +101,7 @@ class ConnectionPool:
             raise
         if not self.in_memory:
             self._identity = conn.identity = FileIdentity.of(self.path)
-            self._wal = FileIdentity.of(f"{self.path}-wal")
+            self._wal = conn.wal = FileIdentity.of(f"{self.path}-wal")
         self._idle.append(conn)
 
     def _create(self, conn: sqlite3.Connection) -> None:
@@ -159,6 +161,16 @@ class ConnectionPool:
         except BaseException:
             self._leave()
             raise
+
+    def _check_wal(self, conn: Connection) -> None:
+        """Raise when the write-ahead log is no longer there: no other process would see what is written to it."""
+        seen = FileIdentity.of(f"{self.path}-wal")
+        if conn.wal not in (None, seen):
+            raise StoreError(
+                f"{self.path}-wal was removed while the store was open: nothing was written; close this store, which "
+                "saves its earlier writes, and open it again"
+            )
+        self._wal = conn.wal = seen
 
     def _remove_stale_wal(self) -> None:
         """Remove the write-ahead log of the old file: SQLite would apply it to the new file of that name."""
@@ -243,8 +255,11 @@ class ConnectionPool:
     # --- writing
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """One write transaction: it is committed as a whole or rolled back."""
+    def write(self, *, undo: Callable[[], None] | None = None) -> Iterator[Connection]:
+        """One write transaction: it is committed as a whole or rolled back.
+
+        `undo` is called before the rollback, while no other process can write.
+        """
         if not self._write_lock.acquire(timeout=self.busy_timeout):
             raise StoreBusyError(self._busy())
         try:
@@ -255,12 +270,16 @@ class ConnectionPool:
                     yield conn
                     if not self.in_memory:
                         self._check_file()
+                        self._check_wal(conn)
                     conn.execute("COMMIT")
-                    if not self.in_memory:
-                        self._wal = FileIdentity.of(f"{self.path}-wal")
-                except BaseException:
-                    if conn.in_transaction:
-                        conn.execute("ROLLBACK")
+                except BaseException as error:
+                    committed = not (conn.in_transaction or isinstance(error, sqlite3.Error))  # and interrupted then
+                    try:
+                        if undo is not None and not committed:
+                            undo()
+                    finally:
+                        if conn.in_transaction:
+                            conn.execute("ROLLBACK")
                     raise
             finally:
                 self.give(conn)

@@ -60,9 +60,15 @@ class SQLiteStore(SQLStore):
     # --- connections and transactions
 
     @contextmanager
-    def transaction(self, namespace: str | None = None, /) -> Iterator[Log]:  # noqa: ARG002 - one file, one lock
-        """A write transaction and its log."""
-        with translated(self.path), self.pool.write() as conn:
+    def transaction(
+        self,
+        namespace: str | None = None,  # noqa: ARG002 - one file, one lock
+        /,
+        *,
+        undo: Callable[[], None] | None = None,
+    ) -> Iterator[Log]:
+        """A write transaction and its log; `undo` is called before a rollback, while no other process can write."""
+        with translated(self.path), self.pool.write(undo=undo) as conn:
             now, at = self._times()
             log = Log(conn, now=now, at=at)
             self._report_clock(now, log.newest)

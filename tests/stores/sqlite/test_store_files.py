@@ -183,3 +183,21 @@ def test_an_old_write_ahead_log_is_not_applied_to_a_backup(tmp_path):
         store.backup(tmp_path / "backup.db")
     with SQLiteStore(tmp_path / "backup.db") as copy:
         assert copy.ids(view=NOW) == {"new"}
+
+
+@pytest.mark.parametrize("endings", [["-wal"], ["-wal", "-shm"]])
+def test_nothing_is_written_to_a_write_ahead_log_that_was_removed(tmp_path, endings):
+    path = tmp_path / "memory.db"
+    store = SQLiteStore(path)
+    store.put([Memory("first", id="a")])
+    for ending in endings:
+        path.with_name(f"memory.db{ending}").unlink()
+    for call in (lambda: store.put([Memory("lost", id="b")]), lambda: store.erase(["a"])):
+        with pytest.raises(StoreError, match="-wal was removed while the store was open: nothing was written"):
+            call()
+    assert store.ids(view=NOW) == {"a"}
+    store.close()
+    with SQLiteStore(path) as again:
+        assert again.ids(view=NOW) == {"a"}
+        assert again.check() == []
+        again.put([Memory("second", id="b")])
