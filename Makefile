@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/python -m uv pip install -q --python $(BIN)/python
 SOURCES := $(shell find hybridmem langchain_hybridmem llamaindex_hybridmem -name '*.py' 2>/dev/null) pyproject.toml README.md
 PROGRAMS := chromium chromium-driver fish zsh
+BENCHMARKS := fusion lexical vectors graph memory store tune agents engines postgres postgres_words
 RIGOUR := tests/fusion tests/core/test_fanout.py
 
 unexport PYTHONDONTWRITEBYTECODE  # keep compiled bytecode: later imports are faster
@@ -35,8 +36,9 @@ lint: $(VENV)/.lint $(VENV)/.wheel  ## ruff (style and format) and import-linter
 types: $(VENV)/.lint $(VENV)/.test $(VENV)/.wheel  ## mypy --strict over the packages, tests/support and examples
 	$(BIN)/mypy
 
-bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs/benchmarks
-	for script in benchmarks/*.py; do $(BIN)/python $$script --write || exit 1; done
+bench: $(VENV)/.test $(VENV)/.wheel  ## measure against the peers and write docs/benchmarks (an hour; the machine must be quiet)
+	$(UV) --group engines
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --write || exit 1; done
 
 quality: $(VENV)/.test $(VENV)/.wheel  ## rank the evaluation sets, write docs/quality.md and README's table (DATA=folder)
 	$(BIN)/python -m benchmarks.quality --write $(if $(DATA),--data $(DATA))

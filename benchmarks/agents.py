@@ -2,26 +2,23 @@
 
 import math
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from common import OUT, arguments, machine, table, zipf_texts
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
-from quality.sets import load_part
 
+from benchmarks.common import OUT, arguments, machine, table, zipf_texts
+from benchmarks.quality.sets import load_part
 from hybridmem import HybridMemory
 from langchain_hybridmem import HybridStore
 from tests.support import postgres_server
 
-DATA = Path("/work/shared/data")
+DATA = Path(__file__).parents[2] / "shared" / "data"
 DIM = 384
 ITEMS, SPACES = 10_000, 100
 BATCH = 100

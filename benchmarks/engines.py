@@ -5,7 +5,7 @@ fuses words and vectors: hybridmem by its default recipe, the others by reciproc
 of each. The question's embedding is given to all of them, so that only the engines are measured. Seconds are wall-clock
 time.
 
-    python benchmarks/engines.py --sizes 10000 100000 --write      (dependency group `engines`)
+    python -m benchmarks.engines --sizes 10000 100000 --write      (dependency group `engines`)
 
 A run may be divided: `--only` names engines, and `--figures` collects what several runs have measured. `--sizes` alone
 measures nothing, so that `--write` writes the page of these figures.
@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 os.environ.setdefault("LANCE_LOG", "error")
 
-from common import OUT, clustered, table, write, zipf_texts  # isort: skip  before numpy
+from benchmarks.common import OUT, clustered, table, write, zipf_texts  # isort: skip  before numpy
 
 import numpy as np
 
@@ -412,7 +412,7 @@ def worker(name: str, folder: Path, data: Path) -> None:
 
 class Process:
     def __init__(self, name: str, folder: Path, data: Path) -> None:
-        command = [sys.executable, __file__, "--worker", name, "--folder", str(folder), "--data", str(data)]
+        command = [sys.executable, "-m", __spec__.name, "--worker", name, "--folder", str(folder), "--data", str(data)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, *command: Any) -> tuple[float, Any]:

@@ -1,4 +1,4 @@
-"""What fusing costs, against the classes it replaces: `python benchmarks/fusion.py [--write]`.
+"""What fusing costs, against the classes it replaces: `python -m benchmarks.fusion [--write]`.
 
 1. Fusing 2×20, 2×100 and 2×1000 documents: hybridmem with gate, dedup and half-life on, against the peers' bare
    fusion. Half of the documents stand in both lists, the gate drops a tenth, every source has two chunks, dates are
@@ -13,7 +13,6 @@ import random
 import statistics
 import time
 
-from common import OUT, arguments, table, write
 from langchain_classic.retrievers import EnsembleRetriever as OldEnsemble
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -22,8 +21,9 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import BaseRetriever as LlamaBase
 from llama_index.core.retrievers import QueryFusionRetriever as OldQueryFusion
 from llama_index.core.schema import NodeWithScore, TextNode
-from waiting import slow_arms
 
+from benchmarks.common import OUT, arguments, table, write
+from benchmarks.waiting import slow_arms
 from hybridmem.core.types import ArmList
 from hybridmem.fusion.recipe import Fusion
 from hybridmem.fusion.stages import HalfLife, QualityGate, SourceDedup

@@ -1,4 +1,4 @@
-"""BM25 against rank-bm25, FTS5 and bm25s, on the same tokens: `python benchmarks/lexical.py [--sizes …] [--write]`.
+"""BM25 against rank-bm25, FTS5 and bm25s, on the same tokens: `python -m benchmarks.lexical [--sizes …] [--write]`.
 
 Texts follow Zipf's law; questions have eight words, half of them from one text and half as common as words are, so the
 most common ones are among them. A further run uses the real texts beside the project, where they are. Every rival
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
-from common import OUT, alternate, arguments, table, write
 from rank_bm25 import BM25Okapi
 
+from benchmarks.common import OUT, alternate, arguments, table, write
 from hybridmem.indexes.bm25.index import BM25Index
 from hybridmem.text.analyzer import Analyzer
 

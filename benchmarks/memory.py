@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from common import OUT, alternate, arguments, clustered, table, write, zipf_texts  # isort: skip  before numpy
+from benchmarks.common import OUT, alternate, arguments, clustered, table, write, zipf_texts  # isort: skip  before numpy
 
 import numpy as np
 
 from hybridmem import HybridMemory, Memory
-from hybridmem.core.protocols import ArmQuery
+from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.embedding.embedder import as_embedder
 
 K = 8
@@ -140,7 +140,7 @@ def opened_cold(path, question, vector):
     """Open in a new process, three times: median of the CPU seconds, and of the megabytes that it took."""
     file = path.with_suffix(".npz")
     np.savez(file, question=question, vector=vector)
-    run = [sys.executable, __file__, "--open", str(path), str(file)]
+    run = [sys.executable, "-m", __spec__.name, "--open", str(path), str(file)]
     told = [json.loads(subprocess.run(run, capture_output=True, check=True, text=True).stdout) for _ in range(3)]
     assert all(answer["found"] == K for answer in told)
     return [statistics.median(answer[name] for answer in told) for name in ("seconds", "mb")]
@@ -159,7 +159,7 @@ def indexed(path, memories, vectors, question):
 
 def arms_of(memory, questions, vectors):
     """Each arm alone, as a user asks it, and all that a search asks of its indexes."""
-    space = memory._engine.search_view(memory._view())  # noqa: SLF001
+    space = memory._engine.search_view(View())  # noqa: SLF001
     asks = {question: ArmQuery(question, vectors[question]) for question in questions}
     words = {q: space.search("bm25", ask, k=DEPTH) for q, ask in asks.items()}
     seeds = {q: dict(zip(hits.ids[:20], hits.scores[:20], strict=True)) for q, hits in words.items()}

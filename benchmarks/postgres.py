@@ -4,7 +4,7 @@ Natural questions with known answers (LoCoMo) among 100,000 memories: the real t
 real turns. In 100 namespaces each conversation has its own, filled up with distractors, as a real user's would be.
 Wall time, since the work is done in the server; rivals alternate question by question; medians.
 
-    python benchmarks/postgres.py [--data DIR] [--size 100000] [--questions 200] [--patience 300] [--write]
+    python -m benchmarks.postgres [--data DIR] [--size 100000] [--questions 200] [--patience 300] [--write]
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -24,11 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 import psycopg
-from postgres_page import Figures, Filtered, page, say, write
-from postgres_rivals import DIM, K, add_hnsw, langchain, llamaindex
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchmarks.postgres_page import Figures, Filtered, page, say, write
+from benchmarks.postgres_rivals import DIM, K, add_hnsw, langchain, llamaindex
 from hybridmem.core.protocols import ArmQuery, View
 from hybridmem.core.types import Memory
 from hybridmem.embedding.embedder import as_embedder
@@ -283,7 +280,7 @@ def run(given: argparse.Namespace, figures: Figures) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("HYBRIDMEM_DATA", "/work/shared/data")))
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--size", type=int, default=100_000)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)

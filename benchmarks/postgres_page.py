@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from common import OUT, machine, table
+from benchmarks.common import OUT, machine, table
 
 OURS = "hybridmem"
 Table = dict[str, tuple[float, float]]
@@ -65,7 +65,7 @@ def page(f: Figures) -> str:
         parts += [f"## {title}", table(["", "median", "recall@10", "×"], rows)]
     parts += ["## What a write costs", _writes(f), "## How to read this", *_words(f)]
     parts.append(
-        f"Measured by `python benchmarks/postgres.py --write` on {machine()}, shared with other work (load "
+        f"Measured by `python -m benchmarks.postgres --write` on {machine()}, shared with other work (load "
         f"{min(f.load):.1f} to {max(f.load):.1f}): compare columns, not machines."
     )
     return "\n\n".join(parts) + "\n"

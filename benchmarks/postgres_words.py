@@ -2,21 +2,17 @@
 
 Each set is a namespace (LoCoMo: one a conversation). Questions alternate between the engines; medians of wall time.
 
-    python benchmarks/postgres_words.py --data DIR [--write]
+    python -m benchmarks.postgres_words --data DIR [--write]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import time
 from pathlib import Path
 
 import psycopg
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import common
 from hybridmem.core.protocols import ArmQuery, View
@@ -71,7 +67,7 @@ def measure(stores: dict[str, PostgresStore], places: list[Path]) -> list[object
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("HYBRIDMEM_DATA", "/work/shared/data")))
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     header = ["set", "memories", "questions", "same top 20", "recall@10 bm25", "tsvector", "ms bm25", "tsvector"]

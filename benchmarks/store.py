@@ -1,4 +1,4 @@
-"""What the calls of a SQLite store cost: `python benchmarks/store.py [--sizes 100000] [--write]`.
+"""What the calls of a SQLite store cost: `python -m benchmarks.store [--sizes 100000] [--write]`.
 
 Memories of about 200 characters with vectors of 384 dimensions; CPU time of the calling thread, medians.
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import arguments, clustered, table, write, zipf_texts  # isort: skip  before numpy
+from benchmarks.common import arguments, clustered, table, write, zipf_texts  # isort: skip  before numpy
 
 from hybridmem import Memory
 from hybridmem.core.protocols import View

@@ -9,17 +9,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import OUT  # isort: skip  before numpy: it sets one thread for one core
 
 import numpy as np
 
-from benchmarks.quality.sets import TUNED_ON, Part, load_part
+from benchmarks.quality.sets import Part, load_sets
 from hybridmem.evaluation.recording import curve_recorder, memory_curve
 from hybridmem.evaluation.tuning.tune import CURVES, DEPTH, Search, tune
 from hybridmem.fusion.recipe import RECIPES
@@ -38,7 +35,7 @@ def median_of(work: Callable[[], Any], rounds: int = ROUNDS) -> tuple[float, Any
 
 
 def one_memory(data: Path) -> Part:
-    parts = [load_part(data / "locomo" / name, threads=True) for name in TUNED_ON]
+    parts = load_sets(data)["LoCoMo"]().tuning
     questions = {query: vector for part in parts for query, vector in part.questions.items()}
     memories = [memory for part in parts for memory in part.memories]
     cases = [case for part in parts for case in part.cases]
@@ -47,28 +44,20 @@ def one_memory(data: Path) -> Part:
 
 def measure(part: Part) -> list[tuple[str, str, float, int]]:
     """Part of the work, how it is counted, CPU seconds, and how many of them."""
-    with part.open() as memory:
+    vectors = part.vectors
+    unknown = np.ones(part.documents.shape[1]) / part.documents.shape[1] ** 0.5
+    # a question without the names of all speakers of the joined conversations may have no vector; only time is measured
+    with part.open(embedder=lambda texts: [vectors.get(text, unknown) for text in texts]) as memory:
         own = memory_curve(memory)
         curves = [own, *(curve for curve in CURVES if curve != own)]
         record = curve_recorder(memory, depth=DEPTH, curves=[None, *curves[1:]])
         asking, answers = median_of(lambda: [record(case) for case in part.cases])
         records, default = list(zip(*answers, strict=True)), RECIPES["default"]
-        laying, search = median_of(lambda: Search(records, part.cases, default, "ndcg@10", curves))
+        laying, _ = median_of(lambda: Search(records, part.cases, default, "ndcg@10", curves))
         rows = [
             ("recording", "case", asking, len(part.cases)),
             ("columns of nine curves", "case", laying, len(part.cases)),
         ]
-        now = search.start
-        for name, settings in (
-            ("settings: mode, c and weights", search._merges(now)),  # noqa: SLF001
-            ("settings: spread and thread", search._surroundings(now)),  # noqa: SLF001
-            ("settings: half-life strength", [replace(now, boost=n / 100) for n in range(1, 100)]),
-        ):
-            search._values.clear()  # noqa: SLF001
-            taken, _ = median_of(lambda settings=settings: (search._values.clear(), search.values(settings)))  # noqa: SLF001
-            rows.append((name, "setting", taken, len(settings)))
-        taken, _ = median_of(lambda: (search._real.clear(), search.real(now)))  # noqa: SLF001
-        rows.append(("the real fusion, for comparison", "setting", taken, 1))
         for start in ("default", "rrf"):
             taken, found = median_of(lambda start=start: tune(memory, part.cases, recipe=RECIPES[start]), 1)
             rows.append(

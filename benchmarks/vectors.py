@@ -11,8 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import OUT, alternate, arguments, np, table, write
-
+from benchmarks.common import OUT, alternate, arguments, np, table, write
 from hybridmem.core.protocols import Change
 from hybridmem.core.types import Memory
 from hybridmem.indexes.vector import matrix

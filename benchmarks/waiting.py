@@ -4,13 +4,13 @@ import asyncio
 import statistics
 import time
 
-from common import table
 from langchain_classic.retrievers import EnsembleRetriever as OldEnsemble
 from langchain_core.runnables import RunnableLambda
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import BaseRetriever as LlamaBase
 from llama_index.core.retrievers import QueryFusionRetriever as OldQueryFusion
 
+from benchmarks.common import table
 from langchain_hybridmem import EnsembleRetriever, FusionRetriever
 from llamaindex_hybridmem import FusionRetriever as LlamaFusion
 from llamaindex_hybridmem import QueryFusionRetriever

@@ -31,6 +31,9 @@ _UPDATED = 1 + Entry._fields.index("updated_at")
 SPARE = 32
 """Rows fetched beyond k: equal scores are ordered by time, which the sort by score in the statement ignores."""
 
+_READ_ALL = 8
+"""With at most this many postings of a term for each memory that is looked up, all of them are read."""
+
 # (SELECT …) hides the number of terms from the planner: every plan then costs the same, and one generic plan is kept.
 # OFFSET 0 keeps the planner from replacing the look-up of a few terms by a scan of all postings.
 _WEIGHTS = """
@@ -166,11 +169,19 @@ class Bm25:
         )
 
     def frequencies(self, found: str, /) -> SQL:
-        """Part of a statement: (place, mem, tf, length), the postings of the terms of `w` in memories of a table."""
-        these = f"AND p.mem = ANY((SELECT array_agg(mem ORDER BY mem) FROM {found})::bigint[])"
+        """Part of a statement: (place, mem, tf, length), the postings of the terms of `w` in memories of a table (mem).
+
+        All postings of a term are read and filtered unless there are many times more of them than memories: looking
+        up a memory takes as long as reading several postings.
+        """
+        most = f"{_READ_ALL:d} * (SELECT count(*) FROM {found})"
+        few = f"AND w.n <= {most} OFFSET"
+        many = f"AND w.n > {most} AND p.mem = ANY((SELECT array_agg(mem ORDER BY mem) FROM {found})::bigint[]) OFFSET"
+        postings = "SELECT w.place, p.mem, p.tf, p.length FROM w"
         return SQL(
-            f"SELECT w.place, p.mem, p.tf, p.length FROM w {_POSTINGS.replace('OFFSET', these + ' OFFSET')}",
-            (self.namespace,),
+            f"{postings} {_POSTINGS.replace('OFFSET', few)} WHERE p.mem IN (SELECT mem FROM {found}) "
+            f"UNION ALL {postings} {_POSTINGS.replace('OFFSET', many)}",
+            (self.namespace, self.namespace),
         )
 
     def coverage(self, terms: Mapping[str, float], ids: Sequence[str], /) -> SQL:

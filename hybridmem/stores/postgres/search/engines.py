@@ -8,7 +8,7 @@
 
 Both read the terms of the same analyzer. The postings are kept in any case: document frequencies, confidence and a
 later change back to exact BM25 need them. tsvector ignores term rarity and document length: its top 20 overlaps with
-BM25's by 31 to 50 % in benchmarks/postgres_words.py.
+BM25's by 31 to 50 % in `python -m benchmarks.postgres_words`.
 """
 
 # ruff: noqa: S608 - every name put into a statement is ours; what users give is bound

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,9 +161,32 @@ def _error(dim: int) -> float:
 
 
 _VISIBLE = "m.live AND m.status <> 'superseded'"
-_POOL_FIRST_FIELD = 12
-"""The column of the first field in rows of the pool."""
 Score = Callable[[str, Sequence[str]], list[Any]]
+
+
+class _PoolTurns(NamedTuple):
+    """The memories of a pool and their neighbours: lists with one value for each, and the postings of the terms."""
+
+    ids: Sequence[str]
+    mems: Sequence[int]
+    before: Sequence[int | None]
+    after: Sequence[int | None]
+    """Neighbours in the thread. A link between two turns is in the row of one of them or of both."""
+    lengths: Sequence[float | None]
+    """Of memories without a posting."""
+    base: float
+    slope: float
+    weights: Sequence[float]
+    """Of the terms of the query."""
+    places: Sequence[int]
+    """The places of the terms in the query, from 1."""
+    found: Sequence[int]
+    """The memories of the postings."""
+    tfs: Sequence[float]
+    found_lengths: Sequence[float]
+
+
+_POOL_ENTRY = len(_PoolTurns._fields)
 
 
 class PoolRows:
@@ -224,18 +247,13 @@ class PoolRows:
     def _read(self, seeds: Sequence[str], hops: int) -> None:
         """Read the neighbours of all hits, and further those of the seeds, whose neighbours become candidates."""
         rows = self._run(_statement(self._bm25, self._terms, self._vector, seeds, self.targets, self._hits, hops))
-        if not rows:
+        turns = next(_PoolTurns._make(row[:_POOL_ENTRY]) for row in rows if row[_POOL_ENTRY] is None)
+        if turns.ids is None:
             return
-        for row in rows:
-            id_, before, after = row[:3]
-            if before is not None:
-                self._before[id_], self._after[before] = before, id_
-            if after is not None:
-                self._after[id_], self._before[after] = after, id_
-        self._place = {row[0]: place for place, row in enumerate(rows)}
-        self._keep_words(rows)
-        new = [row for row in rows if row[_POOL_FIRST_FIELD] is not None]
-        self._cache([entry_of(row[_POOL_FIRST_FIELD:-1]) for row in new])
+        self._keep_links(turns)
+        self._keep_words(turns)
+        new = [row[_POOL_ENTRY:] for row in rows if row[_POOL_ENTRY] is not None]
+        self._cache([entry_of(row[:-1]) for row in new])
         if self._exact_words:
             scores = self._words_scores()
             for row in new:
@@ -249,17 +267,24 @@ class PoolRows:
             if doubtful:
                 known.update(zip(doubtful, self._score("vector", doubtful), strict=True))
 
-    def _keep_words(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Keep the frequencies of the terms; one of the rows has them for all."""
-        base, slope, weights, places, mems, tfs, lengths = next(row[5:12] for row in rows if row[5] is not None)
-        self._base, self._slope, self._weights = base, slope, np.array(weights)
-        self._lengths = np.array([*(row[4] or 0.0 for row in rows), 0.0])
-        self._frequencies = np.zeros((len(weights), len(rows) + 1))
-        if mems:
-            place = {row[3]: n for n, row in enumerate(rows)}
-            found = np.array([place[mem] for mem in mems], np.intp)
-            self._lengths[found] = lengths
-            self._frequencies[np.array(places, np.intp) - 1, found] = tfs
+    def _keep_links(self, turns: _PoolTurns) -> None:
+        ids = dict(zip(turns.mems, turns.ids, strict=True))
+        for id_, before, after in zip(turns.ids, turns.before, turns.after, strict=True):
+            if before is not None:
+                self._before[id_], self._after[ids[before]] = ids[before], id_
+            if after is not None:
+                self._after[id_], self._before[ids[after]] = ids[after], id_
+
+    def _keep_words(self, turns: _PoolTurns) -> None:
+        self._place = {id_: place for place, id_ in enumerate(turns.ids)}
+        self._base, self._slope, self._weights = turns.base, turns.slope, np.array(turns.weights)
+        self._lengths = np.array([*(length or 0.0 for length in turns.lengths), 0.0])
+        self._frequencies = np.zeros((len(turns.weights), len(turns.ids) + 1))
+        if turns.found:
+            place = {mem: n for n, mem in enumerate(turns.mems)}
+            found = np.array([place[mem] for mem in turns.found], np.intp)
+            self._lengths[found] = turns.found_lengths
+            self._frequencies[np.array(turns.places, np.intp) - 1, found] = turns.tfs
 
     def _words_scores(self) -> list[float]:
         tf = self._frequencies
@@ -326,18 +351,16 @@ def _statement(
     hops: int,
     /,
 ) -> SQL:
-    """Rows (id, before, after, mem, length, *words, *entry, cosine): these memories and those around them.
+    """Rows (*turns, *entry, cosine) for these memories and those around them: one row has only `_PoolTurns`.
 
-    Around seeds, hops + `WINDOW` turns are read, and `WINDOW` around the others. The `hops` turns around seeds and the
-    targets have their entry and cosine. Each link between two turns is in the row of one of them or of both. One of the
-    rows has `words`: base, slope and the weights of the terms; places, mems, tfs and lengths of the postings of all
-    rows. `length` is that of a memory without a posting.
+    Around seeds, hops + `WINDOW` turns are read, and `WINDOW` around the others. The `hops` turns around seeds, and the
+    targets, have a row with their entry and cosine.
     """
     ids = list(dict.fromkeys([*seeds, *targets, *hits]))
     last_seed, last_target = len(dict.fromkeys(seeds)), len(dict.fromkeys([*seeds, *targets]))
     sides = [
         f"UNION ALL SELECT n.mem, n.id, {links}, n.place <= w.near FROM given w CROSS JOIN LATERAL ("
-        "SELECT t.*, row_number() OVER () AS place, lag(t.id, 1, w.id) OVER () AS other FROM "
+        "SELECT t.*, row_number() OVER () AS place, lag(t.mem, 1, w.mem) OVER () AS other FROM "
         f"({along(*way, 'm.mem, m.id', 'w.reach')}) t) n"
         for links, way in zip(("NULL, n.other", "n.other, NULL"), DIRECTIONS, strict=True)
     ]
@@ -346,8 +369,7 @@ def _statement(
     if vector is not None:
         question = SQL(f", {QUESTION}", (packed(vector),))
         cosine = SQL(
-            f"CASE WHEN t.near THEN (SELECT {COSINE} FROM embeddings e "
-            "WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?) END",
+            f"(SELECT {COSINE} FROM embeddings e WHERE e.namespace = ? AND e.mem = t.mem AND e.dim = ?)",
             (bm25.namespace, len(vector)),
         )
     return SQL(
@@ -358,20 +380,19 @@ def _statement(
     SELECT m.mem, m.id, m.namespace, m.thread, m.created_at, m.born FROM memories m
     WHERE m.namespace = ? AND m.id = g.id AND {_VISIBLE} OFFSET 0) m),
 links (mem, id, before, after, near) AS (
-  SELECT mem, id, NULL, NULL, own FROM given {" ".join(sides)}),
+  SELECT mem, id, NULL::bigint, NULL::bigint, own FROM given {" ".join(sides)}),
 turns AS MATERIALIZED (
   SELECT mem, id, max(before) AS before, max(after) AS after, bool_or(near) AS near FROM links GROUP BY mem, id),
 f AS MATERIALIZED ({frequencies.text}),
-words AS MATERIALIZED (
-  SELECT (SELECT mem FROM given LIMIT 1) AS mem, s.*, ARRAY(SELECT weight FROM w ORDER BY place) AS weights, f.*
-  FROM (SELECT base, slope FROM s) s, (
-    SELECT array_agg(place) AS places, array_agg(mem) AS mems, array_agg(tf) AS tfs, array_agg(length) AS lengths
-    FROM f) f)
-SELECT t.id, t.before, t.after, t.mem, CASE WHEN t.mem NOT IN (SELECT mem FROM f) THEN (
-    SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem) END,
-  o.base, o.slope, o.weights, o.places, o.mems, o.tfs, o.lengths, {ENTRY}, {cosine.text}
-FROM turns t LEFT JOIN words o ON o.mem = t.mem
-LEFT JOIN LATERAL (SELECT m.* FROM memories m WHERE m.mem = t.mem AND t.near OFFSET 0) m ON TRUE""",
+read AS MATERIALIZED (
+  SELECT t.*, s.base, s.slope, ARRAY(SELECT weight FROM w ORDER BY place), p.* FROM s, (
+    SELECT array_agg(t.id) AS ids, array_agg(t.mem), array_agg(t.before), array_agg(t.after), array_agg(
+      CASE WHEN t.mem NOT IN (SELECT mem FROM f) THEN (
+        SELECT d.length FROM documents d WHERE d.namespace = ? AND d.mem = t.mem) END) FROM turns t) t, (
+    SELECT array_agg(place), array_agg(mem), array_agg(tf), array_agg(length) FROM f) p)
+SELECT r.*, {ENTRY}, {cosine.text}
+FROM (SELECT mem FROM turns WHERE near UNION ALL SELECT NULL) t LEFT JOIN read r ON t.mem IS NULL
+LEFT JOIN LATERAL (SELECT m.* FROM memories m WHERE m.mem = t.mem OFFSET 0) m ON TRUE""",
         (
             *weights.params,
             *question.params,

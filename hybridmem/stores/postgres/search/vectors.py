@@ -169,9 +169,10 @@ class Nearest:
     def _sample(self, dim: int, size: int) -> SQL:
         return SQL(
             "FROM (SELECT m.mem, md5(m.id) AS digest FROM memories m WHERE m.namespace = ? AND m.live "
-            "AND m.status <> 'superseded' AND m.vector IS NOT NULL ORDER BY digest LIMIT ?) t "
+            # a bound LIMIT would make the planner expect a tenth of all memories, and plan every search anew
+            f"AND m.status <> 'superseded' AND m.vector IS NOT NULL ORDER BY digest LIMIT {size:d}) t "
             "JOIN embeddings e ON e.namespace = ? AND e.mem = t.mem AND e.dim = ?",
-            (self.namespace, size, self.namespace, dim),
+            (self.namespace, self.namespace, dim),
         )
 
     def approximate(self, row: Vector, allowed: Set[str] | None, k: int, /) -> SQL:

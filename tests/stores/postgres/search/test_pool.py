@@ -134,3 +134,17 @@ def test_a_long_thread_is_written_in_one_batch(pg_url, schema):
         store.rebuild()
         assert documents(store) == after
         assert store.check() == []
+
+
+def test_windows_of_a_term_that_nearly_all_have(pg_url, schema):
+    texts = [f"Ana: tea {n} {'cat' * (n == 60)}" for n in range(150)]
+    memories = [Memory(text, id=f"{n:03}", thread="t", created_at=1_600_000_000 + n) for n, text in enumerate(texts)]
+    windows = []
+    for place in ({"path": pg_url, "schema": schema}, {}):
+        with HybridMemory(**place, embedder=embed, clock=Clock()) as memory:
+            memory.add_many(memories)
+            view, query = memory._engine.search_view(NOW), ArmQuery("cat tea", embed(["cat tea"])[0])
+            pool = view.complete(query, {"bm25": view.search("bm25", query, k=1)}, seeds=1, hops=2)
+            windows.append(dict(zip(pool.ids, pool.window, strict=True)))
+    assert list(windows[0]) == ["060", "059", "061", "058", "062"]  # 9 turns are read, and 150 have "tea"
+    assert windows[0] == pytest.approx(windows[1], abs=1e-6)
