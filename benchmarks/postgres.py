@@ -76,6 +76,12 @@ def load(folder: Path, size: int, seed: int) -> tuple[list[Row], list[Asked]]:
     return rows + distractors(rows, size, seed), questions
 
 
+def without_names(folder: Path) -> dict[str, np.ndarray]:
+    """The vectors of the questions without the names of speakers, as the default recipe embeds them."""
+    files = [np.load(place / "names_out.npz", allow_pickle=False) for place in sorted((folder / "locomo").iterdir())]
+    return {text: vector for file in files for text, vector in zip(file["texts"].tolist(), file["Q"], strict=True)}
+
+
 def distractors(real: list[Row], size: int, seed: int) -> list[Row]:
     """The first half of one real turn with the second half of another, in threads of 20, until all spaces are full."""
     rng, noise = random.Random(seed), np.random.default_rng(seed)
@@ -240,7 +246,7 @@ def run(given: argparse.Namespace, figures: Figures) -> None:
     rows, questions = load(given.data, given.size, given.seed)
     questions = random.Random(given.seed).sample(questions, min(given.questions, len(questions)))
     figures.size, figures.asked = len(rows), len(questions)
-    lookup = {q.text: q.vector for q in questions}
+    lookup = without_names(given.data) | {q.text: q.vector for q in questions}
     embedder = as_embedder(lambda texts: [lookup[text] for text in texts], name="minilm", dim=DIM)
 
     def opened(schema: str, **options) -> HybridMemory:
