@@ -297,9 +297,11 @@ def _count_speakers(raw: Raw, namespace: str, items: Sequence[DerivedChange]) ->
             "prefixed = s.prefixed + excluded.prefixed",
             (namespace, *([row[i] for row in rows] for i in range(3))),
         )
+    fewer = sorted(speaker for speaker, change in counts.items() if min(change) < 0)
+    if fewer:
         raw.execute(
             "DELETE FROM speakers WHERE namespace = %s AND speaker = ANY(%s) AND named <= 0 AND prefixed <= 0",
-            (namespace, [row[0] for row in rows]),
+            (namespace, fewer),
         )
 
 
