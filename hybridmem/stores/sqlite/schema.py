@@ -32,7 +32,8 @@ CREATE TABLE memories (
   UNIQUE (namespace, id));
 CREATE INDEX memories_by_seq ON memories (namespace, seq);
 CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX memories_by_digest ON memories (namespace, digest);
+-- not (namespace, digest): all of a namespace would be read by it, in the random order of digests
+CREATE INDEX memories_by_digest ON memories (digest, namespace);
 CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born) WHERE thread IS NOT NULL;
 
 CREATE TABLE versions (
@@ -92,7 +93,7 @@ def _add_speakers(conn: sqlite3.Connection) -> None:
         "WHERE body IS NOT NULL"
     )
     conn.execute("CREATE INDEX memories_by_expiry ON memories (namespace, expires_at) WHERE expires_at IS NOT NULL")
-    conn.execute("CREATE INDEX memories_by_digest ON memories (namespace, digest)")
+    conn.execute("CREATE INDEX memories_by_digest ON memories (digest, namespace)")
     conn.execute(
         "CREATE INDEX memories_by_thread ON memories (namespace, thread, created_at, born) WHERE thread IS NOT NULL"
     )

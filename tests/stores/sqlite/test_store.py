@@ -25,6 +25,8 @@ from hybridmem.errors import (
     StoreClosedError,
     StoreError,
 )
+from hybridmem.filters.parse import parse
+from hybridmem.stores.sql import read
 from hybridmem.stores.sqlite import schema
 from hybridmem.stores.sqlite.connection import translated
 from hybridmem.stores.sqlite.store import SQLiteStore
@@ -247,6 +249,19 @@ def test_the_cache_of_ids_stays_small(path):
         store.put([Memory("y", id="b")])
         assert store.ids(view=View()) == {"a", "b"}
         assert len(store._filter_ids) == 1
+
+
+@pytest.mark.parametrize("filter", [None, {"type": "fact"}])
+def test_a_namespace_is_read_in_the_order_of_its_rows(path, filter):
+    """By any other index the table is read at random places, 7 to 20 times as slowly at 100,000 memories."""
+    with SQLiteStore(path) as store, store.snapshot() as conn:
+        ran: list[str] = []
+        conn.set_trace_callback(ran.append)
+        read.ids(conn, View("ana"), None if filter is None else store._sql(parse(filter), View("ana")))
+        conn.set_trace_callback(None)
+        (sql,) = [statement for statement in ran if "m.id" in statement]
+        plan = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        assert plan[0] == "SEARCH m USING INDEX memories_by_seq (namespace=?)"
 
 
 def test_true_and_one_are_not_one_filter(path):
